@@ -1,0 +1,33 @@
+# shardpipe_module(NAME DIR folder LINKS modules-or-targets… [PRIVATE targets…])
+#
+# Makes the static library shardpipe_NAME from every .cpp of the folder (and below, up to a folder that is a module of
+# its own). Its headers are included as "<folder without src/>/file.h", through a link that only targets which link
+# the module see: that is what makes a wrong include fail to build.
+function(shardpipe_module NAME)
+  cmake_parse_arguments(ARG "" "DIR" "LINKS;PRIVATE" ${ARGN})
+  file(GLOB_RECURSE SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${ARG_DIR}/*.cpp)
+  string(REGEX REPLACE "^src/" "" INCLUDE_AS ${ARG_DIR})
+  get_filename_component(PARENT ${INCLUDE_AS} DIRECTORY)
+  set(ROOT ${CMAKE_BINARY_DIR}/include/${NAME})
+  file(MAKE_DIRECTORY ${ROOT}/${PARENT})
+  file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${ARG_DIR} ${ROOT}/${INCLUDE_AS} SYMBOLIC)
+
+  set(LIBRARY shardpipe_${NAME})
+  set(LINKS)
+  foreach(LINK IN LISTS ARG_LINKS)
+    if(TARGET shardpipe_${LINK})
+      list(APPEND LINKS shardpipe_${LINK})
+    else()
+      list(APPEND LINKS ${LINK})
+    endif()
+  endforeach()
+  if(SOURCES)
+    add_library(${LIBRARY} STATIC ${SOURCES})
+    target_include_directories(${LIBRARY} PUBLIC ${ROOT})
+    target_link_libraries(${LIBRARY} PUBLIC ${LINKS} PRIVATE shardpipe_options ${ARG_PRIVATE})
+  else()
+    add_library(${LIBRARY} INTERFACE)
+    target_include_directories(${LIBRARY} INTERFACE ${ROOT})
+    target_link_libraries(${LIBRARY} INTERFACE ${LINKS} ${ARG_PRIVATE})
+  endif()
+endfunction()

@@ -1,0 +1,20 @@
+// The feed-forward non-linearities. Elementwise: the bits of an element do not depend on its place in the array.
+#pragma once
+#include <cstdint>
+
+namespace shardpipe::kernels {
+
+// GELU in GPT-2's tanh form (Hendrycks & Gimpel, arXiv:1606.08415): y = x/2 · (1 + tanh(√(2/π)(x + 0.044715 x³)))
+void gelu_forward(const float* x, float* y, int64_t count);
+// dx = dy · gelu'(x); dx may be the same memory as dy
+void gelu_backward_input(const float* dy, const float* x, float* dx, int64_t count);
+
+// SwiGLU (Shazeer, arXiv:2002.05202): y = silu(gate) · up, silu(x) = x / (1 + e^-x)
+void swiglu_forward(const float* gate, const float* up, float* y, int64_t count);
+void swiglu_backward_input(const float* dy, const float* gate, const float* up, float* dgate, float* dup,
+                           int64_t count);
+
+// y += x, elementwise: residual connections and sums of gradients
+void add(const float* x, float* y, int64_t count);
+
+}  // namespace shardpipe::kernels
