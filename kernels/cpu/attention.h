@@ -10,8 +10,8 @@ struct AttentionShape {
   int64_t batch, sequence, heads, kv_heads, head_dim;
 };
 
-// A view of [batch, sequence, heads, head_dim]: consecutive tokens lie `stride` elements apart, heads are packed. So q, k and v may
-// lie in one [tokens, (heads + 2·kv_heads)·head_dim] matrix.
+// A view of [batch, sequence, heads, head_dim]: consecutive tokens lie `stride` elements apart, heads are packed. So q,
+// k and v may lie in one [tokens, (heads + 2·kv_heads)·head_dim] matrix.
 struct HeadsIn {
   const float* data;
   int64_t stride;

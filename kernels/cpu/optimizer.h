@@ -1,4 +1,5 @@
-// What happens to shards of parameters: elementwise, so that the bits of an element do not depend on how a tensor was cut.
+// What happens to shards of parameters: elementwise, so that the bits of an element do not depend on how a tensor was
+// cut.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +8,7 @@ namespace shardpipe::kernels {
 struct AdamW {  // Loshchilov & Hutter, arXiv:1711.05101; the decay is decoupled, and applied first as PyTorch does
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   float bias_correction1, bias_correction2;  // 1 - beta^step, computed in double
-  float gradient_scale;                      // clip factor / global tokens: the gradient that counts is scale · gradient
+  float gradient_scale;  // clip factor / global tokens: the gradient that counts is scale · gradient
 };
 // parameter, gradient, m, v [count]; parameter, m and v are updated
 void adamw_step(const AdamW&, float* parameter, const float* gradient, float* m, float* v, int64_t count);
