@@ -128,8 +128,6 @@ void Rank::visit_parameters(const std::function<void(const Tensor&, std::span<co
     } else {
       values = {reinterpret_cast<const float*>(arena_.data() + whole->offset), whole->bytes / sizeof(float)};
     }
-    const bool tied = model.config.tied_embeddings && g == model.blocks.front().groups.back();
-    if (place_.replica != 0 || (tied && place_.pipeline_rank != step_.shape.schedule.rank_of_chunk.front())) continue;
     for (const Tensor& tensor : model.groups[g].tensors) visit(tensor, values.subspan(tensor.offset, tensor.elements));
   }
 }
