@@ -75,7 +75,10 @@ class CpuBinder {
           v.parameters[slot_of(buffer.index)] = floats(use);
           break;
         case Role::Activation:
-          (buffer.index == action.index ? v.input : v.output) = floats(use);
+          if (buffer.index == action.index)
+            v.input = floats(use);
+          else
+            v.output = floats(use);
           break;
         case Role::ActivationGradient:
           if (buffer.index == action.index)
@@ -254,7 +257,7 @@ class CpuBinder {
 
   const RankProgram& rank_;
   const StepShape& shape_;
-  const RankPlace& place_;
+  const RankPlace place_;
   const StepSettings& settings_;
   ArenaView arena_;
 };

@@ -66,27 +66,27 @@ Rank::Bound Rank::bind(const Program& program, const StepShape& shape, std::stri
   }
   RankPlace place = place_;
   place.communicators = &bound.communicators;
-  std::vector<BoundAction> actions = bind_cpu(program, shape, place, settings, arena_.data(), highest_byte_);
+  std::vector<BoundAction> actions = bind_cpu(program, shape, place, settings, arena_.at(0), highest_byte_);
   const RankProgram& rank = program.by_pipeline_rank[place_.pipeline_rank];
   if (observed)
     for (size_t i = 0; i < actions.size(); ++i)
       actions[i] = [function = std::move(actions[i]), &action = rank.actions[i], &rank, this] {
         function();
-        observer_(action, rank, arena_.data());
+        observer_(action, rank, arena_.at(0));
       };
   bound.machine =
       std::make_unique<LaneMachine>(rank, std::move(actions), fmt::format("r{}", world_rank_),
-                                    [&world, this](std::exception_ptr error) { world.abort(error, world_rank_); });
+                                    [&world, this](const std::exception_ptr& error) { world.abort(error, world_rank_); });
   const Buffer* scalars = find(rank, Role::Scalars, none, none);
-  bound.scalars = reinterpret_cast<StepScalars*>(arena_.data() + scalars->offset);
+  bound.scalars = reinterpret_cast<StepScalars*>(arena_.at(0) + scalars->offset);
   return bound;
 }
 
 void Rank::initialise(uint64_t seed) {
-  std::memset(arena_.data(), 0, arena_.size());
+  std::memset(arena_.at(0), 0, arena_.size());
   for (const Buffer& buffer : program_.buffers) {
     if (!buffer.resident || (buffer.role != Role::Parameters && buffer.role != Role::Shard)) continue;
-    auto* out = reinterpret_cast<float*>(arena_.data() + buffer.offset);
+    auto* out = reinterpret_cast<float*>(arena_.at(0) + buffer.offset);
     const uint64_t count = buffer.bytes / sizeof(float);
     const uint64_t first =
         buffer.role == Role::Shard ? place_.replica * step_.shape.shards_of(buffer.index).shard_elements : 0;
@@ -97,7 +97,7 @@ void Rank::initialise(uint64_t seed) {
 std::span<int32_t> Rank::input(Role role, uint16_t micro_batch) {
   const Buffer* buffer = find(program_, role, none, micro_batch);
   if (buffer == nullptr) return {};
-  return {reinterpret_cast<int32_t*>(arena_.data() + buffer->offset), buffer->bytes / sizeof(int32_t)};
+  return {reinterpret_cast<int32_t*>(arena_.at(0) + buffer->offset), buffer->bytes / sizeof(int32_t)};
 }
 std::span<int32_t> Rank::tokens(uint16_t micro_batch) { return input(Role::Tokens, micro_batch); }
 std::span<int32_t> Rank::targets(uint16_t micro_batch) { return input(Role::Targets, micro_batch); }
@@ -123,10 +123,10 @@ void Rank::visit_parameters(const std::function<void(const Tensor&, std::span<co
     if (shard != nullptr) {
       gathered.resize(step_.shape.shards_of(g).padded_elements());
       replicas_->all_gather(
-          {reinterpret_cast<const float*>(arena_.data() + shard->offset), shard->bytes / sizeof(float)}, gathered);
+          {reinterpret_cast<const float*>(arena_.at(0) + shard->offset), shard->bytes / sizeof(float)}, gathered);
       values = gathered;
     } else {
-      values = {reinterpret_cast<const float*>(arena_.data() + whole->offset), whole->bytes / sizeof(float)};
+      values = {reinterpret_cast<const float*>(arena_.at(0) + whole->offset), whole->bytes / sizeof(float)};
     }
     for (const Tensor& tensor : model.groups[g].tensors) visit(tensor, values.subspan(tensor.offset, tensor.elements));
   }
