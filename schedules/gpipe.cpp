@@ -10,7 +10,8 @@
 namespace shardpipe {
 
 Schedule gpipe(uint16_t ranks, uint16_t micro_batches) {
-  Schedule schedule{.name = "gpipe", .chunks = ranks, .micro_batches = micro_batches, .rank_of_chunk = {}, .by_rank = {}};
+  Schedule schedule{
+      .name = "gpipe", .chunks = ranks, .micro_batches = micro_batches, .rank_of_chunk = {}, .by_rank = {}};
   for (uint16_t rank = 0; rank < ranks; ++rank) {
     schedule.rank_of_chunk.push_back(rank);
     std::vector<Cell>& cells = schedule.by_rank.emplace_back();

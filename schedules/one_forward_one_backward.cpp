@@ -1,4 +1,5 @@
-// 1F1B, also PipeDream-Flush (Narayanan et al., arXiv:2006.09503; drawn in Megatron-LM, arXiv:2104.04473, figure 4 top).
+// 1F1B, also PipeDream-Flush (Narayanan et al., arXiv:2006.09503; drawn in Megatron-LM, arXiv:2104.04473, figure 4
+// top).
 //
 //   rank 0   F0 F1 .. .. B0 F2 .. B1 F3 .. B2 .. B3
 //   rank 1   .. F0 B0 F1 .. B1 F2 .. B2 F3 B3
@@ -12,7 +13,8 @@
 namespace shardpipe {
 
 Schedule one_forward_one_backward(uint16_t ranks, uint16_t micro_batches) {
-  Schedule schedule{.name = "1f1b", .chunks = ranks, .micro_batches = micro_batches, .rank_of_chunk = {}, .by_rank = {}};
+  Schedule schedule{
+      .name = "1f1b", .chunks = ranks, .micro_batches = micro_batches, .rank_of_chunk = {}, .by_rank = {}};
   for (uint16_t rank = 0; rank < ranks; ++rank) {
     schedule.rank_of_chunk.push_back(rank);
     std::vector<Cell>& cells = schedule.by_rank.emplace_back();

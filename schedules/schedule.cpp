@@ -27,8 +27,8 @@ bool is_schedule(std::string_view name) {
 }
 
 Schedule make_schedule(std::string_view name, uint16_t ranks, uint16_t micro_batches) {
-  check_invariant(ranks >= 1 && micro_batches >= 1, "a schedule needs a rank and a micro-batch: {} ranks, {} micro-batches",
-                  ranks, micro_batches);
+  check_invariant(ranks >= 1 && micro_batches >= 1,
+                  "a schedule needs a rank and a micro-batch: {} ranks, {} micro-batches", ranks, micro_batches);
   const auto* found = std::ranges::find(generators, name, &Generator::name);
   check_invariant(found != generators.end(), "no schedule is called '{}'", name);
   return found->make(ranks, micro_batches);

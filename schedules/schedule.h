@@ -1,5 +1,5 @@
-// A pipeline schedule as data: for each pipeline rank, the order of its forward and backward passes. Knows no model and no device.
-// A generator is one short file that names its idea and its paper; `schedule_names()` lists them.
+// A pipeline schedule as data: for each pipeline rank, the order of its forward and backward passes. Knows no model and
+// no device. A generator is one short file that names its idea and its paper; `schedule_names()` lists them.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,7 +10,8 @@ namespace shardpipe {
 
 enum class Pass : uint8_t { Forward, Backward };
 
-// One cell: a pass of one chunk (a contiguous range of blocks; with one chunk a rank, chunk = rank) over one micro-batch.
+// One cell: a pass of one chunk (a contiguous range of blocks; with one chunk a rank, chunk = rank) over one
+// micro-batch.
 struct Cell {
   Pass pass;
   uint16_t chunk;

@@ -10,8 +10,8 @@ struct AttentionShape {
   int64_t batch, sequence, heads, kv_heads, head_dim;
 };
 
-// A view of [batch, sequence, heads, head_dim]: consecutive tokens lie `stride` elements apart, heads are packed. So q, k and v may
-// lie in one [tokens, (heads + 2·kv_heads)·head_dim] matrix.
+// A view of [batch, sequence, heads, head_dim]: consecutive tokens lie `stride` elements apart, heads are packed. So q,
+// k and v may lie in one [tokens, (heads + 2·kv_heads)·head_dim] matrix.
 struct HeadsIn {
   const float* data;
   int64_t stride;
@@ -21,7 +21,8 @@ struct HeadsOut {
   int64_t stride;
 };
 
-// Bytes of scratch that one call of forward or backward needs: a few tiles, independent of the batch.
+// Bytes of scratch that one call of forward or backward needs: a few tiles and a float for each query of a group,
+// independent of the batch.
 uint64_t attention_workspace_bytes(const AttentionShape&);
 
 // out = softmax(q·kᵀ / √head_dim, causal) · v; log_sum_exp [batch, heads, sequence] is kept for backward

@@ -11,8 +11,9 @@ struct LossSum {
   int64_t tokens = 0;  // how many were counted
 };
 
-// logits [tokens, vocabulary], targets [tokens]; log_sum_exp [tokens] is kept for backward. Losses are summed in double in ascending
-// order. Throws std::out_of_range as embedding_forward does for a target that is neither ignored nor in the vocabulary.
+// logits [tokens, vocabulary], targets [tokens]; log_sum_exp [tokens] is kept for backward. Losses are summed in double
+// in ascending order. Throws std::out_of_range as embedding_forward does for a target that is neither ignored nor in
+// the vocabulary.
 LossSum cross_entropy_forward(const float* logits, const int32_t* targets, float* log_sum_exp, int64_t tokens,
                               int64_t vocabulary);
 // logits are overwritten by the gradient of the loss SUM: softmax(logits) - onehot(target), zero rows where ignored

@@ -1,6 +1,6 @@
 // Matrix products through one library, chosen at build time and dispatched by it to this processor at run time.
-// Row-major, fp32. One call uses one thread: parallelism comes from ranks. The bits of a result depend only on the shapes and
-// the values, never on addresses or on what other threads do: layouts are compared by their bits.
+// Row-major, fp32. One call uses one thread: parallelism comes from ranks. The bits of a result depend only on the
+// shapes and the values, never on addresses or on what other threads do: layouts are compared by their bits.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,4 +1,5 @@
-// Token files, memory-mapped: text (a token a byte) or raw little-endian uint16 / uint32, one or more files read as one stream.
+// Token files, memory-mapped: text (a token a byte) or raw little-endian uint16 / uint32, one or more files read as one
+// stream.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,9 +14,9 @@ enum class TokenWidth : uint8_t { Byte = 1, Uint16 = 2, Uint32 = 4 };
 // Immutable after opening; reading is thread-safe.
 class TokenStream {
  public:
-  // Maps every file and checks every token against the vocabulary once. InputError, all problems at once: a file that is missing,
-  // unreadable, a folder, empty, of a size that is no multiple of the width, or that holds a token >= vocabulary (with the byte
-  // offset of the first); in all fewer than `minimum_tokens`.
+  // Maps every file and checks every token against the vocabulary once. InputError, all problems at once: a file that
+  // is missing, unreadable, a folder, empty, of a size that is no multiple of the width, or that holds a token >=
+  // vocabulary (with the byte offset of the first); in all fewer than `minimum_tokens`.
   TokenStream(const std::vector<std::string>& paths, TokenWidth width, int64_t vocabulary, int64_t minimum_tokens);
   ~TokenStream();
   TokenStream(TokenStream&&) noexcept;

@@ -10,15 +10,16 @@
 namespace shardpipe {
 
 struct Layout {
-  int64_t pp = 1;                    // pipeline ranks
-  int64_t dp = 1;                    // data-parallel replicas of each pipeline rank
-  int zero = 0;                      // ZeRO stage
+  int64_t pp = 1;  // pipeline ranks
+  int64_t dp = 1;  // data-parallel replicas of each pipeline rank
+  int zero = 0;    // ZeRO stage
   std::string schedule = "1f1b";
-  int64_t micro_batch_size = 1;      // sequences
-  int64_t global_batch_size = 1;     // sequences a step, over all replicas
+  int64_t micro_batch_size = 1;   // sequences
+  int64_t global_batch_size = 1;  // sequences a step, over all replicas
   ReduceEvery reduce_every = ReduceEvery::Step;
-  bool reshard_after_forward = true;  // ZeRO 3: gather again for the backward (true), or hold the gathered copy for the step
-  std::vector<int64_t> stages;        // blocks in each stage; filled by balanced_stages when the person gave none
+  bool reshard_after_forward =
+      true;                     // ZeRO 3: gather again for the backward (true), or hold the gathered copy for the step
+  std::vector<int64_t> stages;  // blocks in each stage; filled by balanced_stages when the person gave none
 
   int64_t ranks() const { return pp * dp; }
   int64_t micro_batches() const { return global_batch_size / (micro_batch_size * dp); }  // of one rank
@@ -27,8 +28,8 @@ struct Layout {
 
 ReduceEvery default_reduce_every(int zero);  // ZeRO 2 and 3 reduce every micro-batch, 0 and 1 once a step
 
-// Contiguous stages whose largest forward cost is as small as it can be (an exact search over cut points); of those, the one whose
-// stages are the most even. Requires 1 <= pp <= number of blocks.
+// Contiguous stages whose largest forward cost is as small as it can be (an exact search over cut points); of those,
+// the one whose stages are the most even. Requires 1 <= pp <= number of blocks.
 std::vector<int64_t> balanced_stages(const Model&, int64_t pp, MicroBatchShape);
 
 // Every rule that does not hold, a line each: names the flags, the numbers found, and the nearest right values.

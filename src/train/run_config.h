@@ -1,5 +1,5 @@
-// One training run, fully resolved: what the flags and the TOML file come to, what config.toml in the run's folder says again.
-// Field names are the flags' names with underscores.
+// One training run, fully resolved: what the flags and the TOML file come to, what config.toml in the run's folder says
+// again. Field names are the flags' names with underscores.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -36,14 +36,14 @@ struct RunConfig {
   DataConfig data;
   int64_t steps = 100;
   uint64_t seed = 1;
-  int64_t eval_every = 0;    // steps; 0: only after the last step, when there is a held-out part
+  int64_t eval_every = 0;       // steps; 0: only after the last step, when there is a held-out part
   int64_t eval_sequences = 64;  // held-out windows an evaluation reads, at most
-  std::string out;           // folder of the run; empty: nothing is written (verify, tests)
-  bool trace = false;        // write trace.json for the last step
+  std::string out;              // folder of the run; empty: nothing is written (verify, tests)
+  bool trace = false;           // write trace.json for the last step
 };
 
-// The learning rate of optimizer step k = 1 … steps: linear from lr/warmup_steps up to lr over warmup_steps, then by the schedule down to
-// min_lr at the last step. Depends on nothing else: not on micro-batches, replicas or stages.
+// The learning rate of optimizer step k = 1 … steps: linear from lr/warmup_steps up to lr over warmup_steps, then by
+// the schedule down to min_lr at the last step. Depends on nothing else: not on micro-batches, replicas or stages.
 double learning_rate(const OptimizerConfig&, int64_t step, int64_t steps);
 
 // Every rule that does not hold, of the model, the layout and the rest, a line each. Does not open files.

@@ -1,5 +1,5 @@
-// The arithmetic of a block over views that it is given. A block owns no memory, sees no rank, starts no transfer; the same calls
-// on the same bits give the same bits. Thread-safe: everything it touches is in BlockViews.
+// The arithmetic of a block over views that it is given. A block owns no memory, sees no rank, starts no transfer; the
+// same calls on the same bits give the same bits. Thread-safe: everything it touches is in BlockViews.
 //
 // Backward is backward_input followed by backward_weight, bit for bit: that is how a fused backward is made.
 #pragma once
@@ -20,8 +20,8 @@ struct LossSlot {
 // What a function reads and writes; only what its kind of block uses is set. Activations are [tokens, hidden], fp32.
 struct BlockViews {
   MicroBatchShape shape;
-  const int32_t* tokens = nullptr;   // [batch, sequence]: embedding
-  const int32_t* targets = nullptr;  // [batch, sequence], kernels::ignored_target where there is none: head
+  const int32_t* tokens = nullptr;           // [batch, sequence]: embedding
+  const int32_t* targets = nullptr;          // [batch, sequence], kernels::ignored_target where there is none: head
   std::array<const float*, 2> parameters{};  // one flat array a parameter group, in the order of Block::groups
   std::array<float*, 2> gradients{};         // the same; written or added to by backward_weight
   std::array<bool, 2> accumulate{};          // add to gradients[i] instead of overwriting all of it
@@ -35,14 +35,16 @@ struct BlockViews {
   LossSlot* loss = nullptr;  // head: overwritten by forward
 };
 
-// saved is overwritten; the head overwrites *loss by the sums of this micro-batch. The head's gradients are those of the loss SUM:
-// dividing by the number of tokens is the optimizer's business, since only it knows the global batch.
+// saved is overwritten; the head overwrites *loss by the sums of this micro-batch. The head's gradients are those of
+// the loss SUM: dividing by the number of tokens is the optimizer's business, since only it knows the global batch.
 void block_forward(const Model&, const Block&, const BlockViews&);
-void block_backward_input(const Model&, const Block&, const BlockViews&);   // embedding: does nothing
-void block_backward_weight(const Model&, const Block&, const BlockViews&);  // may read saved, between, input, output_gradient
+void block_backward_input(const Model&, const Block&, const BlockViews&);  // embedding: does nothing
+void block_backward_weight(const Model&, const Block&,
+                           const BlockViews&);  // may read saved, between, input, output_gradient
 
-// Fills a parameter group with its starting values: counter-based (Philox 4x32-10, Salmon et al. 2011), keyed by (seed, tensor name,
-// element), so a layout or a cut cannot change them. first/count: which elements of the group; padding past its end becomes 0.
+// Fills a parameter group with its starting values: counter-based (Philox 4x32-10, Salmon et al. 2011), keyed by (seed,
+// tensor name, element), so a layout or a cut cannot change them. first/count: which elements of the group; padding
+// past its end becomes 0.
 void initialise(const ParameterGroup&, uint64_t seed, uint64_t first, uint64_t count, float* out);
 
 }  // namespace shardpipe

@@ -1,5 +1,5 @@
-// What a model is made of, in numbers: blocks (embedding, each transformer layer, head), the parameters of each, and the bytes
-// and FLOPs that a micro-batch costs there. Pure arithmetic; knows no device and no layout.
+// What a model is made of, in numbers: blocks (embedding, each transformer layer, head), the parameters of each, and
+// the bytes and FLOPs that a micro-batch costs there. Pure arithmetic; knows no device and no layout.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -26,18 +26,19 @@ struct ModelConfig {
 std::vector<std::string> model_presets();
 ModelConfig model_preset(std::string_view name);  // InputError that lists the presets and the nearest name
 
-// Every rule of ModelConfig that does not hold, a line each (heads divide hidden, kv_heads divide heads, even head_dim for rotary, …).
+// Every rule of ModelConfig that does not hold, a line each (heads divide hidden, kv_heads divide heads, even head_dim
+// for rotary, …).
 std::vector<std::string> problems_of(const ModelConfig&);
 
-// How a tensor starts: GPT-2's rules (Radford et al. 2019): normal(0, 0.02), residual projections scaled by 1/√(2·layers);
-// ones for norm gains, zeros for biases.
+// How a tensor starts: GPT-2's rules (Radford et al. 2019): normal(0, 0.02), residual projections scaled by
+// 1/√(2·layers); ones for norm gains, zeros for biases.
 struct Initial {
   enum class Kind : uint8_t { Zeros, Ones, Normal } kind = Kind::Zeros;
   float deviation = 0;
 };
 
 struct Tensor {
-  std::string name;            // as Hugging Face names it: "h.0.attn.c_attn.weight", "model.layers.0.mlp.up_proj.weight"
+  std::string name;  // as Hugging Face names it: "h.0.attn.c_attn.weight", "model.layers.0.mlp.up_proj.weight"
   std::vector<int64_t> shape;  // linear weights are [out, in] (GPT-2's Conv1D files hold the transpose)
   uint64_t offset = 0;         // first element in its parameter group
   uint64_t elements = 0;
@@ -45,8 +46,8 @@ struct Tensor {
   Initial initial;
 };
 
-// The parameters that are sharded, gathered and reduced together: one flat array of fp32. A block has one of its own; a tied
-// embedding is a group of its own, which two blocks use, so that its shards line up wherever those blocks are.
+// The parameters that are sharded, gathered and reduced together: one flat array of fp32. A block has one of its own; a
+// tied embedding is a group of its own, which two blocks use, so that its shards line up wherever those blocks are.
 struct ParameterGroup {
   std::string name;  // "embedding", "tied", "layer 0", "head"
   std::vector<Tensor> tensors;
@@ -64,9 +65,9 @@ struct BlockBytes {
 
 struct Block {
   BlockKind kind;
-  int64_t layer = -1;                  // which transformer layer; -1 for embedding and head
-  std::vector<uint16_t> groups;        // indices of the parameter groups that it reads, at most two; gradients in this order
-  std::string name;                    // "embedding", "layer 0", "head"
+  int64_t layer = -1;            // which transformer layer; -1 for embedding and head
+  std::vector<uint16_t> groups;  // indices of the parameter groups that it reads, at most two; gradients in this order
+  std::string name;              // "embedding", "layer 0", "head"
 };
 
 struct Model {

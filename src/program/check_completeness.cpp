@@ -1,0 +1,218 @@
+// The arithmetic of a step, whole: every block runs forward and backward once for each micro-batch; a gradient adds up
+// micro-batches in ascending order, is reduced once it holds all of them (or each by itself), tied ones are summed; the
+// norm counts each parameter once; each parameter group is updated once wherever it lives, and whole again where it is
+// kept whole.
+#include <fmt/format.h>
+
+#include <map>
+#include <set>
+
+#include "program/check_rules.h"
+#include "program/text.h"
+
+namespace shardpipe {
+namespace {
+
+// What a gradient accumulator of one rank holds.
+struct GradientState {
+  int micro_batches = 0;  // 0 … this - 1 have been added
+  bool reduced = false;   // over the data-parallel group
+  bool summed = false;    // over the two uses of a tied group
+};
+
+struct Counts {
+  int micro_batches = 0;
+  std::map<std::pair<uint16_t, uint16_t>, int> forwards, backwards;  // of (block, micro-batch)
+  std::map<uint16_t, int> norms;                                     // of a parameter group
+  std::map<uint16_t, int> losses;                                    // of a micro-batch
+  std::set<uint16_t> tied;                                           // parameter groups with two uses
+};
+
+class RankRules {
+ public:
+  RankRules(const Program& program, uint16_t r, Counts& counts, std::vector<Finding>& findings)
+      : program_(program), rank_(program.by_pipeline_rank[r]), r_(r), counts_(counts), findings_(findings) {}
+
+  void run() {
+    for (size_t i = 0; i < rank_.actions.size(); ++i) {
+      i_ = i;
+      const Action& action = rank_.actions[i];
+      switch (action.kind) {
+        case Kind::Forward:
+          forward(action);
+          break;
+        case Kind::Backward:
+          backward(action);
+          break;
+        case Kind::Reduce:
+          reduce(action);
+          break;
+        case Kind::SumTied:
+          sum_tied(action);
+          break;
+        case Kind::GradientNorm:
+          norm(action);
+          break;
+        case Kind::Clip:
+          clipped_ = true;
+          break;
+        case Kind::OptimizerStep:
+          optimizer_step(action);
+          break;
+        case Kind::Unshard:
+          stale_.erase(action.index);
+          break;
+        case Kind::Send:
+        case Kind::Receive:
+          break;
+      }
+    }
+    for (const auto& [buffer, state] : gradients_)
+      if (!updated_.contains(rank_.buffers[buffer].index))
+        findings_.push_back({"each parameter group is updated once a step",
+                             fmt::format("rank {}: g{} is not", r_, rank_.buffers[buffer].index)});
+    for (const uint16_t group : stale_)
+      findings_.push_back({"parameters that are kept whole are whole after the step",
+                           fmt::format("rank {}: g{} is updated in shards and not gathered", r_, group)});
+  }
+
+ private:
+  void finding(std::string_view rule) { findings_.push_back({std::string(rule), place(program_, r_, i_)}); }
+
+  void forward(const Action& action) {
+    if (++counts_.forwards[{action.index, action.micro_batch}] > 1)
+      finding("each block runs forward once a micro-batch");
+  }
+
+  void backward(const Action& action) {
+    if (!counts_.forwards.contains({action.index, action.micro_batch})) finding("a backward comes after its forward");
+    if (++counts_.backwards[{action.index, action.micro_batch}] > 1)
+      finding("each block runs backward once a micro-batch");
+    for (const Use& use : uses_of(rank_, action)) {
+      const Buffer& buffer = rank_.buffers[use.buffer];
+      if (buffer.role != Role::Gradient) continue;
+      if (buffer.micro_batch == none)
+        add(use, action.micro_batch);
+      else if (buffer.micro_batch != action.micro_batch)
+        finding("a backward writes the gradient of its own micro-batch");
+    }
+  }
+
+  // A micro-batch joins an accumulator: the first overwrites it, the others come in ascending order.
+  void add(const Use& use, uint16_t micro_batch) {
+    GradientState& state = gradients_[use.buffer];
+    if (state.reduced && state.micro_batches == counts_.micro_batches)
+      finding("nothing is added to a gradient that is complete");
+    if (micro_batch != state.micro_batches || (micro_batch == 0) != (use.access == Access::Write))
+      finding("micro-batches are accumulated in ascending order, the first overwriting");
+    ++state.micro_batches;
+  }
+
+  void reduce(const Action& action) {
+    for (const Use& use : uses_of(rank_, action)) {
+      const Buffer& buffer = rank_.buffers[use.buffer];
+      if (buffer.role != Role::Gradient || buffer.micro_batch != none) continue;
+      if (action.micro_batch == none) {
+        if (gradients_[use.buffer].micro_batches != counts_.micro_batches)
+          finding("a gradient is reduced when it is complete");
+        if (gradients_[use.buffer].reduced) finding("a gradient is reduced once");
+      } else {
+        add(use, action.micro_batch);
+      }
+      gradients_[use.buffer].reduced = true;
+    }
+  }
+
+  void sum_tied(const Action& action) {
+    for (const Use& use : uses_of(rank_, action)) {
+      if (!complete(use.buffer)) finding("tied gradients are summed when they are complete and reduced");
+      if (use.access == Access::Read) continue;
+      if (gradients_[use.buffer].summed) finding("tied gradients are summed once");
+      gradients_[use.buffer].summed = true;
+    }
+  }
+
+  void norm(const Action& action) {
+    for (const Use& use : uses_of(rank_, action)) {
+      const Buffer& buffer = rank_.buffers[use.buffer];
+      if (buffer.role == Role::Loss) ++counts_.losses[buffer.micro_batch];
+      if (buffer.role != Role::Gradient) continue;
+      ++counts_.norms[buffer.index];
+      ready(use.buffer);
+    }
+  }
+
+  void optimizer_step(const Action& action) {
+    if (!clipped_) finding("an update comes after the clip factor");
+    if (!updated_.insert(action.index).second) finding("each parameter group is updated once a step");
+    for (const Use& use : uses_of(rank_, action)) {
+      const Buffer& buffer = rank_.buffers[use.buffer];
+      if (buffer.role == Role::Gradient) ready(use.buffer);
+      if (buffer.role == Role::Parameters && action.extent == Extent::Owned) stale_.insert(action.index);
+    }
+  }
+
+  bool complete(uint32_t buffer) {
+    const GradientState& state = gradients_[buffer];
+    return state.reduced && state.micro_batches == counts_.micro_batches;
+  }
+  void ready(uint32_t buffer) {
+    if (!complete(buffer)) finding("the optimizer reads gradients that are complete and reduced");
+    if (counts_.tied.contains(rank_.buffers[buffer].index) && !gradients_[buffer].summed)
+      finding("the optimizer reads tied gradients that are summed");
+  }
+
+  const Program& program_;
+  const RankProgram& rank_;
+  uint16_t r_;
+  size_t i_ = 0;
+  Counts& counts_;
+  std::vector<Finding>& findings_;
+  std::map<uint32_t, GradientState> gradients_;
+  std::set<uint16_t> updated_, stale_;
+  bool clipped_ = false;
+};
+
+Counts expectations(const Program& program) {
+  Counts counts;
+  for (const RankProgram& rank : program.by_pipeline_rank) {
+    for (const Action& action : rank.actions)
+      if (action.kind == Kind::Forward) counts.micro_batches = std::max(counts.micro_batches, action.micro_batch + 1);
+    for (const Buffer& buffer : rank.buffers)
+      if (buffer.role == Role::Gradient && buffer.copy == 1) counts.tied.insert(buffer.index);
+  }
+  return counts;
+}
+
+}  // namespace
+
+void check_completeness(const Program& program, std::vector<Finding>& findings) {
+  Counts counts = expectations(program);
+  std::set<uint16_t> groups;
+  for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
+    RankRules(program, r, counts, findings).run();
+    for (const Buffer& buffer : program.by_pipeline_rank[r].buffers)
+      if (buffer.role == Role::Gradient) groups.insert(buffer.index);
+  }
+  int blocks = 0;
+  for (const auto* runs : {&counts.forwards, &counts.backwards})
+    for (const auto& [run, times] : *runs) blocks = std::max(blocks, run.first + 1);
+  for (uint16_t b = 0; b < blocks; ++b)
+    for (uint16_t m = 0; m < counts.micro_batches; ++m) {
+      if (!counts.forwards.contains({b, m}))
+        findings.push_back({"each block runs forward once a micro-batch", fmt::format("no rank does F b{} m{}", b, m)});
+      if (!counts.backwards.contains({b, m}))
+        findings.push_back(
+            {"each block runs backward once a micro-batch", fmt::format("no rank does B b{} m{}", b, m)});
+    }
+  for (const uint16_t group : groups)
+    if (counts.norms[group] != 1)
+      findings.push_back(
+          {"the norm counts each parameter once", fmt::format("g{} is counted {} times", group, counts.norms[group])});
+  for (uint16_t m = 0; m < counts.micro_batches; ++m)
+    if (counts.losses[m] != 1)
+      findings.push_back(
+          {"the loss counts each micro-batch once", fmt::format("m{} is counted {} times", m, counts.losses[m])});
+}
+
+}  // namespace shardpipe

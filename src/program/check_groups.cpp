@@ -1,0 +1,68 @@
+// Who meets whom is decided by the order of each group's actions, so all members must hold the same list: a send
+// against a receive of the same buffer, or one collective of one parameter group with the same bytes.
+#include <fmt/format.h>
+
+#include "program/check_rules.h"
+#include "program/text.h"
+
+namespace shardpipe {
+namespace {
+
+// The actions of one rank in one group, in issue order.
+std::vector<uint32_t> actions_in(const RankProgram& rank, uint16_t group) {
+  std::vector<uint32_t> found;
+  for (uint32_t i = 0; i < rank.actions.size(); ++i)
+    if (rank.actions[i].group == group) found.push_back(i);
+  return found;
+}
+
+uint64_t bytes_of(const RankProgram& rank, const Action& action) {
+  uint64_t bytes = 0;
+  for (const Use& use : uses_of(rank, action)) bytes += rank.buffers[use.buffer].bytes;
+  return bytes;
+}
+
+}  // namespace
+
+void check_groups(const Program& program, std::vector<Finding>& findings) {
+  std::vector<std::vector<std::vector<uint32_t>>> lists(program.groups.size());
+  for (uint16_t g = 0; g < program.groups.size(); ++g)
+    for (const uint16_t member : program.groups[g].pipeline_ranks)
+      lists[g].push_back(actions_in(program.by_pipeline_rank[member], g));
+
+  for (uint16_t g = 0; g < program.groups.size(); ++g) {
+    const Group& group = program.groups[g];
+    for (size_t k = 0; k < lists[g].size(); ++k) {
+      const uint16_t member = group.pipeline_ranks[k];
+      const RankProgram& rank = program.by_pipeline_rank[member];
+      for (uint32_t s = 0; s < lists[g][k].size(); ++s) {
+        const Action& action = rank.actions[lists[g][k][s]];
+        if (action.sequence != s)
+          findings.push_back({"a group's actions are numbered in issue order", place(program, member, lists[g][k][s])});
+        if (action.lane != rank.actions[lists[g][k].front()].lane)
+          findings.push_back({"a group speaks on one lane", place(program, member, lists[g][k][s])});
+      }
+      if (k == 0) continue;
+      const uint16_t first = group.pipeline_ranks[0];
+      const RankProgram& other = program.by_pipeline_rank[first];
+      if (lists[g][k].size() != lists[g][0].size()) {
+        findings.push_back({"members of a group do the same number of actions in it",
+                            fmt::format("{}: rank {} does {}, rank {} does {}", group.name, first, lists[g][0].size(),
+                                        member, lists[g][k].size())});
+        continue;
+      }
+      for (size_t s = 0; s < lists[g][k].size(); ++s) {
+        const Action &mine = rank.actions[lists[g][k][s]], &theirs = other.actions[lists[g][0][s]];
+        const bool pair = theirs.kind == Kind::Send && mine.kind == Kind::Receive && group.pipeline_ranks.size() == 2;
+        const bool together = mine.kind == theirs.kind && mine.kind != Kind::Send && mine.kind != Kind::Receive;
+        if (!(pair || together) || mine.index != theirs.index || mine.micro_batch != theirs.micro_batch ||
+            mine.extent != theirs.extent || bytes_of(rank, mine) != bytes_of(other, theirs))
+          findings.push_back({"members of a group meet in the same action",
+                              fmt::format("{} #{}: {} against {}", group.name, s, place(program, first, lists[g][0][s]),
+                                          place(program, member, lists[g][k][s]))});
+      }
+    }
+  }
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,56 @@
+#include "program/compile.h"
+
+#include <array>
+#include <numeric>
+
+#include "base/error.h"
+#include "program/check.h"
+
+namespace shardpipe {
+
+StepShape step_shape(const Model& model, const Layout& layout, uint64_t optimizer_states_per_element) {
+  StepShape shape{.model = &model,
+                  .layout = layout,
+                  .schedule = make_schedule(layout.schedule, static_cast<uint16_t>(layout.pp),
+                                            static_cast<uint16_t>(layout.micro_batches())),
+                  .micro_batch = {layout.micro_batch_size, model.config.seq_len},
+                  .residency = residency(layout.zero, layout.reduce_every),
+                  .first_block = {},
+                  .optimizer_states_per_element = optimizer_states_per_element};
+  const std::vector<int64_t> stages =
+      layout.stages.empty() ? balanced_stages(model, layout.pp, shape.micro_batch) : layout.stages;
+  check_invariant(stages.size() == shape.schedule.chunks, "{} stages for {} chunks", stages.size(),
+                  shape.schedule.chunks);
+  shape.first_block = {0};
+  for (const int64_t blocks : stages)
+    shape.first_block.push_back(static_cast<uint16_t>(shape.first_block.back() + blocks));
+  check_invariant(shape.first_block.back() == model.blocks.size(), "the stages hold {} blocks, the model has {}",
+                  shape.first_block.back(), model.blocks.size());
+  return shape;
+}
+
+std::span<const CompilerPass> passes() {
+  static constexpr std::array table{
+      CompilerPass{"blocks", pass_blocks},
+      CompilerPass{"transfers", pass_transfers},
+      CompilerPass{"gather", pass_gather},
+      CompilerPass{"reduce", pass_reduce},
+      CompilerPass{"tied", pass_tied},
+      CompilerPass{"optimizer", pass_optimizer},
+      CompilerPass{"place_buffers", pass_place_buffers},
+      CompilerPass{"order", pass_order},
+  };
+  return table;
+}
+
+Program compile(const StepShape& shape) {
+  Program program;
+  for (const CompilerPass& pass : passes()) program = pass.run(std::move(program), shape);
+  const std::vector<Finding> findings = check(program);
+  if (!findings.empty())
+    throw InvariantError(fmt::format("the compiled program breaks {} rules; the first: {}: {}", findings.size(),
+                                     findings.front().rule, findings.front().where));
+  return program;
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,51 @@
+// Layout -> Program, by passes: each a pure function in a file of its own under passes/, each one idea. `passes()` is
+// the table of contents. No pass writes a wait or an address: the last two derive them from what the actions read and
+// write.
+#pragma once
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "layout/layout.h"
+#include "model/shape/model.h"
+#include "program/program.h"
+#include "schedules/schedule.h"
+#include "shard/shard.h"
+
+namespace shardpipe {
+
+// All that the passes read. Made by `step_shape` from a layout without problems.
+struct StepShape {
+  const Model* model;  // outlives the shape
+  Layout layout;
+  Schedule schedule;
+  MicroBatchShape micro_batch;
+  Residency residency;
+  std::vector<uint16_t> first_block;      // of each chunk; one more at the end: the number of blocks
+  uint64_t optimizer_states_per_element;  // 2 for AdamW, 0 for SGD
+
+  uint16_t blocks() const { return static_cast<uint16_t>(model->blocks.size()); }
+  Shards shards_of(uint16_t group) const { return shards(model->groups[group].elements, layout.dp); }
+};
+StepShape step_shape(const Model&, const Layout&, uint64_t optimizer_states_per_element);
+
+struct CompilerPass {
+  std::string_view name;
+  Program (*run)(Program, const StepShape&);
+};
+std::span<const CompilerPass> passes();
+
+// Runs every pass, then check(): InvariantError with its findings if one of ours is broken.
+Program compile(const StepShape&);
+
+// The passes, in their order.
+Program pass_blocks(Program, const StepShape&);
+Program pass_transfers(Program, const StepShape&);
+Program pass_gather(Program, const StepShape&);
+Program pass_reduce(Program, const StepShape&);
+Program pass_tied(Program, const StepShape&);
+Program pass_optimizer(Program, const StepShape&);
+Program pass_place_buffers(Program, const StepShape&);
+Program pass_order(Program, const StepShape&);
+
+}  // namespace shardpipe

@@ -1,0 +1,73 @@
+#include "program/memory.h"
+
+#include <algorithm>
+
+#include "program/lifetime.h"
+
+namespace shardpipe {
+namespace {
+
+uint64_t& counter(RankMemory& memory, const Buffer& buffer) {
+  switch (buffer.role) {
+    case Role::Tokens:
+    case Role::Targets:
+      return memory.inputs;
+    case Role::Activation:
+    case Role::Saved:
+    case Role::ActivationGradient:
+      return memory.activations;
+    case Role::Workspace:
+      return memory.workspace;
+    case Role::Parameters:
+      return buffer.resident ? memory.parameters : memory.gathered;
+    case Role::Shard:
+      return memory.parameters;
+    case Role::Gradient:
+      return buffer.micro_batch == none ? memory.gradients : memory.micro_batch_gradients;
+    case Role::OptimizerState:
+      return memory.optimizer;
+    case Role::Loss:
+    case Role::Slots:
+    case Role::Scalars:
+      return memory.scalars;
+  }
+  return memory.scalars;
+}
+
+}  // namespace
+
+RankMemory memory(const RankProgram& rank) {
+  RankMemory now, peak;
+  const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);
+  std::vector<std::vector<uint32_t>> begins(rank.actions.size()), ends(rank.actions.size());
+  for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
+    const Buffer& buffer = rank.buffers[b];
+    if (buffer.resident) {
+      counter(now, buffer) += buffer.bytes;
+    } else if (lifetimes[b].used()) {
+      begins[lifetimes[b].first].push_back(b);
+      ends[lifetimes[b].last].push_back(b);
+    }
+  }
+  const auto keep_peak = [&] {
+    peak.parameters = std::max(peak.parameters, now.parameters);
+    peak.gathered = std::max(peak.gathered, now.gathered);
+    peak.gradients = std::max(peak.gradients, now.gradients);
+    peak.micro_batch_gradients = std::max(peak.micro_batch_gradients, now.micro_batch_gradients);
+    peak.optimizer = std::max(peak.optimizer, now.optimizer);
+    peak.activations = std::max(peak.activations, now.activations);
+    peak.workspace = std::max(peak.workspace, now.workspace);
+    peak.inputs = std::max(peak.inputs, now.inputs);
+    peak.scalars = std::max(peak.scalars, now.scalars);
+  };
+  keep_peak();
+  for (size_t i = 0; i < rank.actions.size(); ++i) {
+    for (const uint32_t b : begins[i]) counter(now, rank.buffers[b]) += rank.buffers[b].bytes;
+    keep_peak();
+    for (const uint32_t b : ends[i]) counter(now, rank.buffers[b]) -= rank.buffers[b].bytes;
+  }
+  peak.arena = rank.arena_bytes;
+  return peak;
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,24 @@
+// What a rank of a program holds: bytes by meaning, and the arena that it allocates. Exact: it is what is allocated.
+#pragma once
+#include <cstdint>
+
+#include "program/program.h"
+
+namespace shardpipe {
+
+// Peak of each meaning by itself (they need not peak together); padding of shards is counted, and shown apart as well.
+struct RankMemory {
+  uint64_t parameters = 0;             // kept between uses
+  uint64_t gathered = 0;               // whole copies of sharded parameters
+  uint64_t gradients = 0;              // accumulators
+  uint64_t micro_batch_gradients = 0;  // waiting to be reduced
+  uint64_t optimizer = 0;
+  uint64_t activations = 0;  // inputs of blocks, what they save, and their gradients
+  uint64_t workspace = 0;
+  uint64_t inputs = 0;  // tokens and targets
+  uint64_t scalars = 0;
+  uint64_t arena = 0;  // all of it, as placed
+};
+RankMemory memory(const RankProgram&);
+
+}  // namespace shardpipe

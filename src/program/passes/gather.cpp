@@ -1,0 +1,44 @@
+// Sharded parameters are gathered by an Unshard before each action that reads them (Rajbhandari et al.,
+// arXiv:1910.02054, stage 3; Zhao et al., FSDP, arXiv:2304.11277). Each gather makes a new copy, which ends at its last
+// reader: dropping it is not an action. Told to hold it after the forward, all actions of the step read one copy.
+#include <fmt/format.h>
+
+#include "program/compile.h"
+#include "program/edit.h"
+
+namespace shardpipe {
+
+Program pass_gather(Program program, const StepShape& shape) {
+  if (!shape.residency.parameters_sharded) return program;
+  for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
+    RankProgram& rank = program.by_pipeline_rank[r];
+    const uint16_t group =
+        group_index(program, {.name = fmt::format("gather {}", r), .pipeline_ranks = {r}, .replicas = true});
+    RankEditor edit(rank);
+    std::vector<uint16_t> copies(shape.model->groups.size(), 0);
+    for (const Action& action : edit.take_actions()) {
+      for (uint32_t u = action.first_use; u < action.first_use + action.use_count; ++u) {
+        const Buffer whole = rank.buffers[rank.uses[u].buffer];
+        if (whole.role != Role::Parameters) continue;
+        uint16_t& copy = copies[whole.index];
+        const bool gather = shape.layout.reshard_after_forward || copy == 0;
+        if (gather) ++copy;
+        Buffer gathered = whole;
+        gathered.resident = false;
+        gathered.copy = copy;
+        rank.uses[u].buffer = edit.buffer(gathered);
+        if (!gather) continue;
+        const uint32_t shard = edit.buffer({.role = Role::Shard,
+                                            .index = whole.index,
+                                            .resident = true,
+                                            .bytes = shape.shards_of(whole.index).shard_elements * sizeof(float)});
+        edit.append({.kind = Kind::Unshard, .lane = Lane::Gather, .index = whole.index, .group = group},
+                    {{shard, Access::Read}, {rank.uses[u].buffer, Access::Write}});
+      }
+      edit.append(action);
+    }
+  }
+  return program;
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,80 @@
+// Addresses: resident buffers first, then the others in issue order, each at the lowest free place that holds it. A
+// place is free again after its buffer's last use. Reusing it orders the two owners; `order` adds that wait.
+#include <map>
+
+#include "base/error.h"
+#include "program/compile.h"
+#include "program/lifetime.h"
+
+namespace shardpipe {
+namespace {
+
+constexpr uint64_t alignment = 64;  // a cache line: neighbours on different lanes do not share one
+uint64_t aligned(uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+// The free places below the top, by offset; neighbours are merged.
+class FreeList {
+ public:
+  uint64_t take(uint64_t bytes) {
+    for (auto place = places_.begin(); place != places_.end(); ++place) {
+      if (place->second < bytes) continue;
+      const auto [offset, size] = *place;
+      places_.erase(place);
+      if (size > bytes) places_.emplace(offset + bytes, size - bytes);
+      return offset;
+    }
+    // Nothing fits: grow at the top, beginning in a free place that ends there.
+    uint64_t offset = top_;
+    if (!places_.empty()) {
+      const auto last = std::prev(places_.end());
+      if (last->first + last->second == top_) {
+        offset = last->first;
+        places_.erase(last);
+      }
+    }
+    top_ = offset + bytes;
+    return offset;
+  }
+  void give_back(uint64_t offset, uint64_t bytes) {
+    auto place = places_.emplace(offset, bytes).first;
+    if (const auto next = std::next(place); next != places_.end() && offset + bytes == next->first) {
+      place->second += next->second;
+      places_.erase(next);
+    }
+    if (place != places_.begin())
+      if (const auto before = std::prev(place); before->first + before->second == place->first) {
+        before->second += place->second;
+        places_.erase(place);
+      }
+  }
+  uint64_t top() const { return top_; }
+
+ private:
+  std::map<uint64_t, uint64_t> places_;
+  uint64_t top_ = 0;
+};
+
+}  // namespace
+
+Program pass_place_buffers(Program program, const StepShape&) {
+  for (RankProgram& rank : program.by_pipeline_rank) {
+    FreeList free;
+    for (Buffer& buffer : rank.buffers)
+      if (buffer.resident) buffer.offset = free.take(aligned(buffer.bytes));
+    const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);
+    std::vector<std::vector<uint32_t>> begins(rank.actions.size()), ends(rank.actions.size());
+    for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
+      if (rank.buffers[b].resident || !lifetimes[b].used()) continue;
+      begins[lifetimes[b].first].push_back(b);
+      ends[lifetimes[b].last].push_back(b);
+    }
+    for (size_t i = 0; i < rank.actions.size(); ++i) {
+      for (const uint32_t b : begins[i]) rank.buffers[b].offset = free.take(aligned(rank.buffers[b].bytes));
+      for (const uint32_t b : ends[i]) free.give_back(rank.buffers[b].offset, aligned(rank.buffers[b].bytes));
+    }
+    rank.arena_bytes = free.top();
+  }
+  return program;
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,52 @@
+// Gradients cross the data-parallel group after the backward that completes them: of each micro-batch, or of the step.
+//
+// Every micro-batch: the backward writes a gradient of its own, which is reduced into the accumulator and ends. Once a
+// step: the backwards accumulate, the last one's sum is reduced where it lies. Reduce-scatter where the optimizer is
+// sharded, else all-reduce.
+#include <fmt/format.h>
+
+#include "program/compile.h"
+#include "program/edit.h"
+
+namespace shardpipe {
+
+Program pass_reduce(Program program, const StepShape& shape) {
+  const auto last = static_cast<uint16_t>(shape.layout.micro_batches() - 1);
+  const bool every_micro_batch = shape.layout.reduce_every == ReduceEvery::Micro;
+  const Extent extent = shape.residency.optimizer_sharded ? Extent::Owned : Extent::Whole;
+  for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
+    RankProgram& rank = program.by_pipeline_rank[r];
+    const uint16_t group =
+        group_index(program, {.name = fmt::format("reduce {}", r), .pipeline_ranks = {r}, .replicas = true});
+    RankEditor edit(rank);
+    for (const Action& action : edit.take_actions()) {
+      edit.append(action);
+      if (action.kind != Kind::Backward) continue;
+      for (uint32_t u = action.first_use; u < action.first_use + action.use_count; ++u) {
+        const uint32_t accumulator = rank.uses[u].buffer;
+        const Buffer whole = rank.buffers[accumulator];
+        if (whole.role != Role::Gradient) continue;
+        const Action reduce{.kind = Kind::Reduce,
+                            .lane = Lane::Reduce,
+                            .extent = extent,
+                            .index = whole.index,
+                            .micro_batch = every_micro_batch ? action.micro_batch : none,
+                            .group = group};
+        if (every_micro_batch) {
+          Buffer own = whole;
+          own.micro_batch = action.micro_batch;
+          rank.uses[u] = {edit.buffer(own), Access::Write};
+          if (shape.residency.gradients_sharded)
+            rank.buffers[accumulator].bytes = shape.shards_of(whole.index).shard_elements * sizeof(float);
+          edit.append(reduce, {{rank.uses[u].buffer, Access::Read},
+                               {accumulator, action.micro_batch == 0 ? Access::Write : Access::Add}});
+        } else if (action.micro_batch == last) {
+          edit.append(reduce, {{accumulator, Access::Add}});
+        }
+      }
+    }
+  }
+  return program;
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,141 @@
+// Where consecutive chunks lie on different ranks, a Send and a Receive. Both ends of a message are placed at the time
+// at which a simulation of the schedule has its bytes ready, so all ranks hold their messages in sub-orders of one
+// global order that respects every dependency. Placed "where used" instead, 1F1B deadlocks on one in-order lane as soon
+// as there are two micro-batches.
+//
+// With such an order the program cannot deadlock however few lanes a transport offers: of all actions not yet done, the
+// one that is first in the global order stands first on each rank that takes part in it.
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "program/compile.h"
+#include "program/edit.h"
+
+namespace shardpipe {
+namespace {
+
+struct CellTime {
+  double begin = 0, end = 0;
+};
+
+double cost(const StepShape& shape, const Cell& cell) {
+  double flops = 1;  // a chunk of the embedding alone still takes its time: no two actions of a rank begin together
+  for (uint16_t b = shape.first_block[cell.chunk]; b < shape.first_block[cell.chunk + 1]; ++b)
+    flops += forward_flops(*shape.model, shape.model->blocks[b], shape.micro_batch);
+  return cell.pass == Pass::Forward ? flops : 2 * flops;
+}
+
+// The cell whose output this one needs from another chunk; false for the first forward and for what follows its own
+// chunk's forward.
+bool producer(const StepShape& shape, const Cell& cell, Cell& out) {
+  out = cell;
+  if (cell.pass == Pass::Forward) {
+    if (cell.chunk == 0) return false;
+    --out.chunk;
+  } else if (cell.chunk + 1 == shape.schedule.chunks) {
+    out.pass = Pass::Forward;
+  } else {
+    ++out.chunk;
+  }
+  return true;
+}
+
+// Every rank runs its cells in order, each as soon as its producer has ended; transfers take no time.
+std::vector<std::vector<CellTime>> simulate_cells(const StepShape& shape) {
+  const Schedule& schedule = shape.schedule;
+  std::vector<double> ended(2ul * schedule.chunks * schedule.micro_batches, -1);
+  const auto end_of = [&](const Cell& cell) -> double& {
+    return ended[(static_cast<size_t>(cell.pass) * schedule.chunks + cell.chunk) * schedule.micro_batches +
+                 cell.micro_batch];
+  };
+  std::vector<std::vector<CellTime>> times(schedule.by_rank.size());
+  std::vector<double> free_at(schedule.by_rank.size(), 0);
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (size_t rank = 0; rank < schedule.by_rank.size(); ++rank) {
+      const std::vector<Cell>& cells = schedule.by_rank[rank];
+      while (times[rank].size() < cells.size()) {
+        const Cell& cell = cells[times[rank].size()];
+        Cell needed{};
+        double begin = free_at[rank];
+        if (producer(shape, cell, needed)) {
+          if (end_of(needed) < 0) break;
+          begin = std::max(begin, end_of(needed));
+        }
+        end_of(cell) = free_at[rank] = begin + cost(shape, cell);
+        times[rank].push_back({begin, free_at[rank]});
+        progress = true;
+      }
+    }
+  }
+  for (size_t rank = 0; rank < times.size(); ++rank)
+    check_invariant(times[rank].size() == schedule.by_rank[rank].size(), "schedule {}: rank {} waits for ever at {}",
+                    schedule.name, rank, to_string(schedule.by_rank[rank][times[rank].size()]));
+  return times;
+}
+
+// An action at its place in the global order. Messages come before the arithmetic that begins as they arrive.
+struct Placed {
+  double time;
+  bool compute;
+  uint32_t order;  // of a message: one number for both its ends
+  Action action;
+  std::vector<Use> uses;  // of a message
+};
+
+}  // namespace
+
+Program pass_transfers(Program program, const StepShape& shape) {
+  const Schedule& schedule = shape.schedule;
+  const std::vector<std::vector<CellTime>> times = simulate_cells(shape);
+
+  std::vector<RankEditor> edits;
+  for (RankProgram& rank : program.by_pipeline_rank) edits.emplace_back(rank);
+  std::vector<std::vector<Placed>> placed(edits.size());
+  uint32_t messages = 0;
+  for (uint16_t rank = 0; rank < edits.size(); ++rank) {
+    const std::vector<Action> actions = edits[rank].take_actions();
+    size_t next = 0;
+    for (size_t c = 0; c < times[rank].size(); ++c) {
+      const Cell& cell = schedule.by_rank[rank][c];
+      const uint16_t first = shape.first_block[cell.chunk], end = shape.first_block[cell.chunk + 1];
+      for (uint16_t b = first; b < end; ++b)
+        placed[rank].push_back({times[rank][c].begin, true, 0, actions[next++], {}});
+
+      // The message that this cell's output becomes, when the next chunk lives elsewhere.
+      const bool forward = cell.pass == Pass::Forward;
+      if (forward ? cell.chunk + 1 == schedule.chunks : cell.chunk == 0) continue;
+      const uint16_t to = schedule.rank_of_chunk[forward ? cell.chunk + 1 : cell.chunk - 1];
+      if (to == rank) continue;
+      const uint16_t block = forward ? end : first;  // whose input activation, or its gradient
+      const Buffer meaning{.role = forward ? Role::Activation : Role::ActivationGradient,
+                           .index = block,
+                           .micro_batch = cell.micro_batch,
+                           .bytes = activation_bytes(*shape.model, shape.micro_batch)};
+      const uint16_t group =
+          group_index(program, {.name = fmt::format("{} {}>{}", forward ? "forward" : "backward", rank, to),
+                                .pipeline_ranks = {rank, to},
+                                .replicas = false});
+      const Action message{.index = block, .micro_batch = cell.micro_batch, .group = group};
+      Action send = message, receive = message;
+      send.kind = Kind::Send;
+      send.lane = forward ? Lane::SendForward : Lane::SendBackward;
+      receive.kind = Kind::Receive;
+      receive.lane = forward ? Lane::ReceiveForward : Lane::ReceiveBackward;
+      const double time = times[rank][c].end;
+      placed[rank].push_back({time, false, messages, send, {{edits[rank].buffer(meaning), Access::Read}}});
+      placed[to].push_back({time, false, messages, receive, {{edits[to].buffer(meaning), Access::Write}}});
+      ++messages;
+    }
+  }
+  for (uint16_t rank = 0; rank < edits.size(); ++rank) {
+    // Stable: the blocks of one cell keep their order.
+    std::ranges::stable_sort(placed[rank], {}, [](const Placed& p) { return std::tuple(p.time, p.compute, p.order); });
+    for (const Placed& p : placed[rank])
+      p.uses.empty() ? edits[rank].append(p.action) : edits[rank].append(p.action, p.uses);
+  }
+  return program;
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,117 @@
+// A training step as data: for every pipeline rank, what it does, on which lane, to which buffers. Immutable once
+// compiled; knows no device, no thread and no model code. Prints and parses (text.h); check.h says whether it is right,
+// memory.h what it holds.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardpipe {
+
+enum class Kind : uint8_t {
+  Forward,       // of one block
+  Backward,      // of one block: input gradient, then weight gradients
+  Send,          // an activation or its gradient, to the other member of the group
+  Receive,       //
+  Unshard,       // all-gather a parameter group
+  Reduce,        // all-reduce (extent Whole) or reduce-scatter (extent Owned) a gradient; all-reduce the slots
+  SumTied,       // add the gradients of a tied parameter's two uses: over the group, or here when both are on this rank
+  GradientNorm,  // squares of the gradients, and the losses -> this rank's slots
+  Clip,          // all slots -> loss, norm, clip factor
+  OptimizerStep,  // of one parameter group
+};
+
+// A queue that runs in order. Lanes of a rank run side by side; only waits order them.
+enum class Lane : uint8_t { Compute, SendForward, ReceiveForward, SendBackward, ReceiveBackward, Gather, Reduce };
+inline constexpr int lane_count = 7;
+
+// What a buffer means. The same name holds the same bits in every layout; only where it lives and how long differs.
+enum class Role : uint8_t {
+  Tokens,              // [batch, sequence] int32, of a micro-batch: input
+  Targets,             // the same, one token later
+  Activation,          // [tokens, hidden]: the input of block `index`
+  Saved,               // what block `index` keeps for its backward
+  ActivationGradient,  // gradient of Activation
+  Workspace,           // scratch of the compute lane
+  Parameters,          // a whole parameter group; a `copy` is one gather of it
+  Shard,               // this rank's part of a parameter group
+  Gradient,            // of a parameter group by one `use` of it; with a micro-batch: of that alone, else accumulated
+  OptimizerState,      //
+  Loss,                // LossSlot of a micro-batch
+  Slots,               // doubles: see slots.h
+  Scalars,             // StepScalars: see slots.h
+};
+
+enum class Access : uint8_t { Read, Write, Add };  // Add reads too. There is no Free: a buffer ends at its last use
+enum class Extent : uint8_t { Whole, Owned };      // all of a parameter group, or this rank's shard of it
+
+inline constexpr uint16_t none = 0xFFFF;
+
+struct Buffer {
+  Role role{};
+  uint16_t index = none;        // block or parameter group, as the role says
+  uint16_t micro_batch = none;  // none: of the whole step
+  uint16_t copy = 0;            // which gather (Parameters), or which use of a tied group (Gradient)
+  bool resident =
+      false;  // holds a value before and after the step; else it begins at its first use and ends at its last
+  uint64_t bytes = 0;
+  uint64_t offset = 0;  // in the arena: filled by the pass place_buffers
+  bool operator==(const Buffer&) const = default;
+};
+
+struct Use {
+  uint32_t buffer;
+  Access access;
+  bool operator==(const Use&) const = default;
+};
+
+struct Action {
+  Kind kind{};
+  Lane lane = Lane::Compute;
+  Extent extent = Extent::Whole;
+  uint16_t index = none;  // block (Forward, Backward, Send, Receive) or parameter group
+  uint16_t micro_batch = none;
+  uint16_t group = none;  // whom it speaks to: Program::groups
+  uint32_t sequence = 0;  // its place in the group's one order, on which all members agree
+  uint32_t first_use = 0, use_count = 0;
+  uint32_t first_wait = 0, wait_count = 0;
+  bool operator==(const Action&) const = default;
+};
+
+// Who speaks together, on one communicator of their own, made before the first step.
+struct Group {
+  std::string name;                      // "forward 0>1", "gather 0", "tied", "world"
+  std::vector<uint16_t> pipeline_ranks;  // ascending, but for a pair: sender, receiver
+  bool replicas = false;  // all data-parallel replicas of these together; else those with the same replica number
+  bool operator==(const Group&) const = default;
+};
+
+struct RankProgram {
+  std::vector<Action> actions;  // issue order: a lane's order is a sub-order of it
+  std::vector<Use> uses;
+  std::vector<Buffer> buffers;
+  std::vector<uint32_t> waits;  // actions on other lanes; filled by the last pass from `uses`, never by hand
+  uint64_t arena_bytes = 0;
+
+  const Use* begin_uses(const Action& action) const { return uses.data() + action.first_use; }
+  const Use* end_uses(const Action& action) const { return begin_uses(action) + action.use_count; }
+  bool operator==(const RankProgram&) const = default;
+};
+
+struct Program {
+  std::vector<Group> groups;
+  std::vector<RankProgram> by_pipeline_rank;  // data-parallel replicas of a pipeline rank share one
+  bool operator==(const Program&) const = default;
+};
+
+// Any range-for over an action's uses.
+struct UseRange {
+  const Use *first, *last;
+  const Use* begin() const { return first; }
+  const Use* end() const { return last; }
+};
+inline UseRange uses_of(const RankProgram& rank, const Action& action) {
+  return {rank.begin_uses(action), rank.end_uses(action)};
+}
+
+}  // namespace shardpipe
