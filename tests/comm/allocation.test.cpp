@@ -1,0 +1,56 @@
+// Replaces operator new for this program, to count: a step may not allocate, and a collective is part of a step.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <new>
+
+#include "comm/groups.h"
+
+namespace {
+std::atomic<uint64_t> allocations = 0;
+}
+
+void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace shardpipe {
+namespace {
+
+TEST(NoAllocation, InAnyOperationAfterJoin) {
+  with_group(4, [](Communicator& group) {
+    std::vector<float> whole(40000), shard(10000);
+    std::vector<double> scalars(3);
+    const std::span<std::byte> bytes = std::as_writable_bytes(std::span(shard));
+    group.barrier();  // all have made their buffers
+    const uint64_t before = allocations;
+    for (int round = 0; round < 10; ++round) {
+      group.all_gather(shard, whole);
+      group.reduce_scatter(whole, shard, true);
+      group.all_reduce(whole, whole, false);
+      group.all_reduce(scalars);
+      group.broadcast(bytes, 2);
+      if (group.rank() < 2) group.send(bytes, group.rank() + 2);
+      if (group.rank() >= 2) group.receive(bytes, group.rank() - 2);
+    }
+    group.barrier();
+    const uint64_t after = allocations;
+    group.barrier();  // nobody goes on, and allocates, before all have looked
+    EXPECT_EQ(after, before);
+  });
+}
+
+TEST(NoAllocation, IsReallyCounted) {
+  const uint64_t before = allocations;
+  EXPECT_TRUE(std::make_unique<std::vector<float>>(10));
+  EXPECT_EQ(allocations, before + 2);
+}
+
+}  // namespace
+}  // namespace shardpipe
