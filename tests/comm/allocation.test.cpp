@@ -1,24 +1,11 @@
-// Replaces operator new for this program, to count: a step may not allocate, and a collective is part of a step.
+// A collective is part of a step, and a step may not allocate.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
-#include <new>
 
 #include "comm/groups.h"
-
-namespace {
-std::atomic<uint64_t> allocations = 0;
-}
-
-void* operator new(size_t bytes) {
-  ++allocations;
-  if (void* memory = std::malloc(bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "support/count_allocations.h"
 
 namespace shardpipe {
 namespace {
