@@ -80,7 +80,7 @@ std::string overview() {
 
 std::string help_of(Command command) {
   const bool train = command == Command::Train;
-  std::string text = train ? "shardpipe train --model NAME --data FILE,… [flags]: train a model.\n"
+  std::string text = train ? "shardpipe train --model NAME --data FILE [flags]: train a model.\n"
                            : "shardpipe verify [flags]: run this layout and one plain rank side by side; name the "
                              "first tensor, step and\n"
                              "micro-batch that differ, and by how much. Without --model: gpt2-tiny. Without --steps: "

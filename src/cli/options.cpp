@@ -335,9 +335,9 @@ std::string placeholder(const Option& option) {
     case Kind::Text:
       return "DIR";
     case Kind::Stages:
-      return "N,N,…|auto";
+      return "N,N,N|auto";
     case Kind::Files:
-      return "FILE,…";
+      return "FILE[,FILE]";
   }
   throw InvariantError("a kind of option without a placeholder");
 }

@@ -43,7 +43,7 @@ const std::vector<Option>& options();  // made once, never changed
 
 // What the kind allows, in words: "a whole number", "adamw, sgd".
 std::string allowed(const Option&);
-// "N", "FILE,…", "adamw|sgd": how --help shows the value; empty for a Switch.
+// "N", "FILE[,FILE]", "adamw|sgd": how --help shows the value; empty for a Switch.
 std::string placeholder(const Option&);
 
 // The whole text must be a value of the option's kind. InputError "found …, allowed: …", without the flag's name.

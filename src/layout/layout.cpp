@@ -1,7 +1,7 @@
 #include "layout/layout.h"
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
 #include <optional>
 
 #include "base/error.h"
@@ -86,6 +86,16 @@ void check_micro_batch_bytes(const Layout& layout, const Model& model, std::vect
       layout.micro_batch_size, config.seq_len, widest));
 }
 
+// fp32 parameters, gradients and two moments of all ranks together; and every block's share of that.
+void check_parameter_bytes(const Model& model, std::vector<std::string>& problems) {
+  constexpr uint64_t bytes_a_parameter = 16;
+  if (model.parameters() <= std::numeric_limits<int64_t>::max() / bytes_a_parameter) return;
+  problems.push_back(fmt::format(
+      "--layers, --hidden, --ffn and --vocab-size: found {} parameters, whose states take more bytes than 64 "
+      "bits count, allowed: less",
+      model.parameters()));
+}
+
 void check_stages(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
   if (layout.stages.empty()) return;  // none given: balanced_stages fills them
   const auto blocks = static_cast<int64_t>(model.blocks.size());
@@ -119,6 +129,7 @@ std::vector<std::string> problems_of(const Layout& layout, const Model& model) {
                                    did_you_mean(layout.schedule, names)));
   check_batch(layout, problems);
   check_micro_batch_bytes(layout, model, problems);
+  check_parameter_bytes(model, problems);
   check_stages(layout, model, problems);
   return problems;
 }
