@@ -4,8 +4,8 @@
 
 namespace shardpipe {
 
-std::vector<BoundAction> bind_sleep(const Program& program, const StepShape& shape, const RankPlace& place, std::byte* arena,
-                                    const std::function<Duration(const Action&)>& duration) {
+std::vector<BoundAction> bind_sleep(const Program& program, const StepShape& shape, const RankPlace& place,
+                                    std::byte* arena, const std::function<Duration(const Action&)>& duration) {
   uint64_t highest_byte = 0;
   std::vector<BoundAction> bound;
   for (const Action& action : program.by_pipeline_rank[place.pipeline_rank].actions) {

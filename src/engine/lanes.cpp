@@ -9,10 +9,13 @@
 namespace shardpipe {
 namespace {
 
-double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 bool uses(const RankProgram& program, int lane) {
-  return std::ranges::any_of(program.actions, [&](const Action& action) { return static_cast<int>(action.lane) == lane; });
+  return std::ranges::any_of(program.actions,
+                             [&](const Action& action) { return static_cast<int>(action.lane) == lane; });
 }
 
 std::vector<std::string> stream_names(const RankProgram& program, const std::string& name) {
@@ -32,7 +35,8 @@ LaneMachine::LaneMachine(const RankProgram& program, std::vector<BoundAction> ac
       numbers_(program.actions.size(), 0),
       measured_(program.actions.size()),
       streams_(stream_names(program, name), program.actions.size() + program.waits.size(), std::move(on_failure)) {
-  check_invariant(actions_.size() == program.actions.size(), "{} functions for {} actions", actions_.size(), program.actions.size());
+  check_invariant(actions_.size() == program.actions.size(), "{} functions for {} actions", actions_.size(),
+                  program.actions.size());
   size_t streams = 0;
   for (int lane = 0; lane < lane_count; ++lane)
     if (uses(program, lane)) stream_of_lane_[static_cast<size_t>(lane)] = streams++;
@@ -40,7 +44,8 @@ LaneMachine::LaneMachine(const RankProgram& program, std::vector<BoundAction> ac
 
 void LaneMachine::wait(Lane lane, uint32_t action) {
   const Lane other = program_.actions[action].lane;
-  streams_.wait(stream_of_lane_[static_cast<size_t>(lane)], stream_of_lane_[static_cast<size_t>(other)], numbers_[action]);
+  streams_.wait(stream_of_lane_[static_cast<size_t>(lane)], stream_of_lane_[static_cast<size_t>(other)],
+                numbers_[action]);
 }
 
 void LaneMachine::launch(uint32_t action) {

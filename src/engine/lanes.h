@@ -1,5 +1,5 @@
-// The machine that runs bound actions on threads: a stream for each lane that the program uses. On it a CPU step computes, a
-// sleeping one pauses and a logging one notes.
+// The machine that runs bound actions on threads: a stream for each lane that the program uses. On it a CPU step
+// computes, a sleeping one pauses and a logging one notes.
 #pragma once
 #include <exception>
 #include <functional>
@@ -14,8 +14,9 @@ namespace shardpipe {
 
 class LaneMachine final : public Machine {
  public:
-  // program outlives the machine; `actions` are its bound actions. `name` begins the names of the threads. When an action throws, all
-  // lanes drop what they have not begun, `on_failure` is called once on the lane that failed, and finish() throws.
+  // program outlives the machine; `actions` are its bound actions. `name` begins the names of the threads. When an
+  // action throws, all lanes drop what they have not begun, `on_failure` is called once on the lane that failed, and
+  // finish() throws.
   LaneMachine(const RankProgram& program, std::vector<BoundAction> actions, const std::string& name,
               Streams::OnFailure on_failure = {});
 

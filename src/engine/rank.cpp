@@ -74,9 +74,9 @@ Rank::Bound Rank::bind(const Program& program, const StepShape& shape, std::stri
         function();
         observer_(action, rank, arena_.at(0));
       };
-  bound.machine =
-      std::make_unique<LaneMachine>(rank, std::move(actions), fmt::format("r{}", world_rank_),
-                                    [&world, this](const std::exception_ptr& error) { world.abort(error, world_rank_); });
+  bound.machine = std::make_unique<LaneMachine>(
+      rank, std::move(actions), fmt::format("r{}", world_rank_),
+      [&world, this](const std::exception_ptr& error) { world.abort(error, world_rank_); });
   const Buffer* scalars = find(rank, Role::Scalars, none, none);
   bound.scalars = reinterpret_cast<StepScalars*>(arena_.at(0) + scalars->offset);
   return bound;

@@ -50,8 +50,8 @@ class Rank {
   const StepScalars& train_step();
   const StepScalars& evaluate();  // loss and tokens alone
 
-  // Calls visit(tensor, values) for every tensor of the parameter groups that live here, in canonical order; a tensor is visited on
-  // every rank that holds it. All replicas must call: sharded groups are gathered, one at a time.
+  // Calls visit(tensor, values) for every tensor of the parameter groups that live here, in canonical order; a tensor
+  // is visited on every rank that holds it. All replicas must call: sharded groups are gathered, one at a time.
   void visit_parameters(const std::function<void(const Tensor&, std::span<const float>)>& visit);
 
   const Timeline& last_timeline() const { return timeline_; }

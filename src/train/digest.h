@@ -1,5 +1,6 @@
-// params_digest: one 128-bit hash of all fp32 parameters, the same in every layout that holds the same bits. Each tensor is hashed where
-// it lies; the digest is the hash of those hashes in canonical order, so no rank needs more than one parameter group at a time.
+// params_digest: one 128-bit hash of all fp32 parameters, the same in every layout that holds the same bits. Each
+// tensor is hashed where it lies; the digest is the hash of those hashes in canonical order, so no rank needs more than
+// one parameter group at a time.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -11,7 +11,9 @@
 namespace shardpipe {
 namespace {
 
-double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 // What a rank leaves for the main thread, which reads it after all ranks have ended.
 struct RankRecord {
@@ -24,8 +26,8 @@ struct RankRecord {
 
 class RankLoop {
  public:
-  RankLoop(const RunConfig& config, const Step& step, const TrainInputs& inputs, const TrainHooks& hooks, LocalWorld& world,
-           int world_rank)
+  RankLoop(const RunConfig& config, const Step& step, const TrainInputs& inputs, const TrainHooks& hooks,
+           LocalWorld& world, int world_rank)
       : config_(config),
         step_(step),
         inputs_(inputs),
@@ -62,8 +64,10 @@ class RankLoop {
     rank_.settings.step = k;
     const StepScalars scalars = rank_.train_step();
     if (!std::isfinite(scalars.loss) || !std::isfinite(scalars.gradient_norm))
-      throw std::runtime_error(fmt::format("step {}: loss {}, gradient norm {}: the run has diverged; a lower --lr, a longer "
-                                           "--warmup-steps or --grad-clip 1 helps", k, scalars.loss, scalars.gradient_norm));
+      throw std::runtime_error(
+          fmt::format("step {}: loss {}, gradient norm {}: the run has diverged; a lower --lr, a longer "
+                      "--warmup-steps or --grad-clip 1 helps",
+                      k, scalars.loss, scalars.gradient_norm));
     StepResult outcome{.step = k,
                        .scalars = scalars,
                        .learning_rate = rank_.settings.learning_rate,
@@ -99,12 +103,14 @@ class RankLoop {
   void fill(const SampleSource& source, int64_t first, int64_t end) {
     const int64_t sequence = config_.model.seq_len;
     for (int64_t m = 0; m < config_.layout.micro_batches(); ++m) {
-      const std::span<int32_t> tokens = rank_.tokens(static_cast<uint16_t>(m)), targets = rank_.targets(static_cast<uint16_t>(m));
+      const std::span<int32_t> tokens = rank_.tokens(static_cast<uint16_t>(m)),
+                               targets = rank_.targets(static_cast<uint16_t>(m));
       if (tokens.empty() && targets.empty()) return;
       for (int64_t row = 0; row < config_.layout.micro_batch_size; ++row) {
         const int64_t sample = first + m * config_.layout.micro_batch_size + row;
         const auto row_of = [&](std::span<int32_t> matrix) {
-          return matrix.empty() ? std::span(unread_) : matrix.subspan(static_cast<size_t>(row * sequence), unread_.size());
+          return matrix.empty() ? std::span(unread_)
+                                : matrix.subspan(static_cast<size_t>(row * sequence), unread_.size());
         };
         const std::span<int32_t> input = row_of(tokens), target = row_of(targets);
         if (sample < end) {
@@ -138,14 +144,16 @@ std::map<std::string, Hash> agreed_hashes(const std::vector<RankRecord>& records
   for (size_t rank = 0; rank < records.size(); ++rank)
     for (const auto& [tensor, hash] : records[rank].hashes) {
       const auto [known, first] = agreed.emplace(tensor, hash);
-      check_invariant(first || known->second == hash, "rank {} ended with other values of {} than an earlier rank", rank, tensor);
+      check_invariant(first || known->second == hash, "rank {} ended with other values of {} than an earlier rank",
+                      rank, tensor);
     }
   return agreed;
 }
 
 }  // namespace
 
-TrainResult run_training(const RunConfig& config, const Step& step, const TrainInputs& inputs, const TrainHooks& hooks) {
+TrainResult run_training(const RunConfig& config, const Step& step, const TrainInputs& inputs,
+                         const TrainHooks& hooks) {
   const auto ranks = static_cast<size_t>(config.layout.ranks());
   LocalWorld world(static_cast<int>(ranks));
   std::vector<RankRecord> records(ranks);

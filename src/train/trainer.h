@@ -1,5 +1,5 @@
-// The loop: next batch -> execute -> read scalars -> report. One for all layouts; every rank runs it on its own thread, and takes the
-// same decisions from the same scalars.
+// The loop: next batch -> execute -> read scalars -> report. One for all layouts; every rank runs it on its own thread,
+// and takes the same decisions from the same scalars.
 #pragma once
 #include <functional>
 #include <map>
@@ -14,13 +14,13 @@
 
 namespace shardpipe {
 
-// Fills one sequence and its targets (kernels::ignored_target where there is none). Called by several ranks at once, for the same
-// sample too: where a stage reads the tokens and another the targets.
+// Fills one sequence and its targets (kernels::ignored_target where there is none). Called by several ranks at once,
+// for the same sample too: where a stage reads the tokens and another the targets.
 using SampleSource = std::function<void(int64_t sample, std::span<int32_t> inputs, std::span<int32_t> targets)>;
 
 struct TrainInputs {
-  SampleSource train;        // sample 0, 1, …: without end
-  SampleSource held_out;     // sample 0 … held_out_samples - 1
+  SampleSource train;     // sample 0, 1, …: without end
+  SampleSource held_out;  // sample 0 … held_out_samples - 1
   int64_t held_out_samples = 0;
 };
 
@@ -36,8 +36,8 @@ struct TrainResult {
   int64_t steps = 0;     // done
   bool stopped = false;  // asked to stop before the last step
   StepResult last;
-  std::optional<double> val_loss;   // the newest
-  std::string params_digest;        // 32 hex digits
+  std::optional<double> val_loss;                        // the newest
+  std::string params_digest;                             // 32 hex digits
   std::map<std::string, std::vector<float>> parameters;  // by tensor, when kept
   std::vector<uint64_t> planned_peak_bytes, peak_bytes;  // arena of each world rank: as compiled; as given to actions
   std::vector<WireBytes> wire_bytes;                     // of each world rank, evaluations included
@@ -52,15 +52,17 @@ struct TrainHooks {
   int64_t first_sample_step = 0;  // the data of step 1 is that of step 1 + this: to start elsewhere in the text
 };
 
-// Trains from the seed's initial parameters. `step` is compiled from config.layout and config.model. Throws what a rank threw first; a
-// loss that is not finite ends the run with the step in the error.
-TrainResult run_training(const RunConfig& config, const Step& step, const TrainInputs& inputs, const TrainHooks& hooks = {});
+// Trains from the seed's initial parameters. `step` is compiled from config.layout and config.model. Throws what a rank
+// threw first; a loss that is not finite ends the run with the step in the error.
+TrainResult run_training(const RunConfig& config, const Step& step, const TrainInputs& inputs,
+                         const TrainHooks& hooks = {});
 
 inline uint64_t optimizer_states_per_element(OptimizerKind kind) { return kind == OptimizerKind::AdamW ? 2 : 0; }
 
 // Which sample row `row` of a micro-batch is: the same in every layout of one data-parallel size.
 inline int64_t sample_number(const Layout& layout, int64_t step, int64_t replica, int64_t micro_batch, int64_t row) {
-  return (step - 1) * layout.global_batch_size + (replica * layout.micro_batches() + micro_batch) * layout.micro_batch_size + row;
+  return (step - 1) * layout.global_batch_size +
+         (replica * layout.micro_batches() + micro_batch) * layout.micro_batch_size + row;
 }
 
 }  // namespace shardpipe
