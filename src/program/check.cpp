@@ -8,6 +8,7 @@ std::vector<Finding> check(const Program& program) {
   std::vector<Finding> findings;
   check_structure(program, findings);
   if (!findings.empty()) return findings;  // the other rules follow indices
+  check_meaning(program, findings);
   check_groups(program, findings);
   check_progress(program, findings);
   for (uint16_t rank = 0; rank < program.by_pipeline_rank.size(); ++rank) check_order(program, rank, findings);

@@ -1,7 +1,7 @@
-// The arithmetic of a step, whole: every block runs forward and backward once for each micro-batch; a gradient adds up
-// micro-batches in ascending order, is reduced once it holds all of them (or each by itself), tied ones are summed; the
-// norm counts each parameter once; each parameter group is updated once wherever it lives, and whole again where it is
-// kept whole.
+// The arithmetic of a step, whole (an evaluation, which has no backward at all, keeps the rules that remain): every
+// block runs forward and backward once for each micro-batch; a gradient adds up micro-batches in ascending order, is
+// reduced once it holds all of them (or each by itself), tied ones are summed; the norm counts each parameter once;
+// each parameter group is updated once wherever it lives, and whole again where it is kept whole.
 #include <fmt/format.h>
 
 #include <map>
@@ -54,7 +54,7 @@ class RankRules {
           norm(action);
           break;
         case Kind::Clip:
-          clipped_ = true;
+          clip();
           break;
         case Kind::OptimizerStep:
           optimizer_step(action);
@@ -67,6 +67,7 @@ class RankRules {
           break;
       }
     }
+    if (!clipped_) findings_.push_back({"the clip factor is made once", fmt::format("rank {}: it is not", r_)});
     for (const auto& [buffer, state] : gradients_)
       if (!updated_.contains(rank_.buffers[buffer].index))
         findings_.push_back({"each parameter group is updated once a step",
@@ -109,6 +110,12 @@ class RankRules {
   }
 
   void reduce(const Action& action) {
+    if (action.index == none) {
+      if (slots_ != SlotsState::Written) finding("the slots are summed once, after the norm");
+      slots_ = SlotsState::Summed;
+      return;
+    }
+    same_extent(action);
     for (const Use& use : uses_of(rank_, action)) {
       const Buffer& buffer = rank_.buffers[use.buffer];
       if (buffer.role != Role::Gradient || buffer.micro_batch != none) continue;
@@ -124,6 +131,7 @@ class RankRules {
   }
 
   void sum_tied(const Action& action) {
+    same_extent(action);
     for (const Use& use : uses_of(rank_, action)) {
       if (!complete(use.buffer)) finding("tied gradients are summed when they are complete and reduced");
       if (use.access == Access::Read) continue;
@@ -132,7 +140,23 @@ class RankRules {
     }
   }
 
+  // Everything after the reduction works on what the reduction left whole.
+  void same_extent(const Action& action) {
+    if (!extent_known_) extent_ = action.extent;
+    extent_known_ = true;
+    if (extent_ != action.extent) finding("reduction, norm and update agree on what of a gradient they use");
+  }
+
+  void clip() {
+    if (slots_ != SlotsState::Summed) finding("the clip factor comes after the sum of all slots");
+    if (clipped_) finding("the clip factor is made once");
+    clipped_ = true;
+  }
+
   void norm(const Action& action) {
+    same_extent(action);
+    if (slots_ != SlotsState::Empty) finding("each rank takes its norm once, before the slots are summed");
+    slots_ = SlotsState::Written;
     for (const Use& use : uses_of(rank_, action)) {
       const Buffer& buffer = rank_.buffers[use.buffer];
       if (buffer.role == Role::Loss) ++counts_.losses[buffer.micro_batch];
@@ -143,6 +167,7 @@ class RankRules {
   }
 
   void optimizer_step(const Action& action) {
+    same_extent(action);
     if (!clipped_) finding("an update comes after the clip factor");
     if (!updated_.insert(action.index).second) finding("each parameter group is updated once a step");
     for (const Use& use : uses_of(rank_, action)) {
@@ -170,7 +195,9 @@ class RankRules {
   std::vector<Finding>& findings_;
   std::map<uint32_t, GradientState> gradients_;
   std::set<uint16_t> updated_, stale_;
-  bool clipped_ = false;
+  enum class SlotsState { Empty, Written, Summed } slots_ = SlotsState::Empty;
+  bool clipped_ = false, extent_known_ = false;
+  Extent extent_ = Extent::Whole;
 };
 
 Counts expectations(const Program& program) {
@@ -194,25 +221,33 @@ void check_completeness(const Program& program, std::vector<Finding>& findings) 
     for (const Buffer& buffer : program.by_pipeline_rank[r].buffers)
       if (buffer.role == Role::Gradient) groups.insert(buffer.index);
   }
-  int blocks = 0;
+  // A block or micro-batch that some rank runs must be run through and through; numbers that nobody runs are gaps.
+  std::set<uint16_t> blocks, micro_batches;
   for (const auto* runs : {&counts.forwards, &counts.backwards})
-    for (const auto& [run, times] : *runs) blocks = std::max(blocks, run.first + 1);
-  for (uint16_t b = 0; b < blocks; ++b)
-    for (uint16_t m = 0; m < counts.micro_batches; ++m) {
+    for (const auto& [run, times] : *runs) {
+      blocks.insert(run.first);
+      micro_batches.insert(run.second);
+    }
+  for (const auto& [what, numbers] : {std::pair("block", &blocks), std::pair("micro-batch", &micro_batches)})
+    if (!numbers->empty() && *numbers->rbegin() + size_t{1} != numbers->size())
+      findings.push_back({"blocks and micro-batches are numbered from 0 without a gap",
+                          fmt::format("no rank runs some {} below {}", what, *numbers->rbegin())});
+  for (const uint16_t b : blocks)
+    for (const uint16_t m : micro_batches) {
       if (!counts.forwards.contains({b, m}))
         findings.push_back({"each block runs forward once a micro-batch", fmt::format("no rank does F b{} m{}", b, m)});
-      if (!counts.backwards.contains({b, m}))
+      if (!counts.backwards.empty() && !counts.backwards.contains({b, m}))
         findings.push_back(
             {"each block runs backward once a micro-batch", fmt::format("no rank does B b{} m{}", b, m)});
     }
   for (const uint16_t group : groups)
     if (counts.norms[group] != 1)
-      findings.push_back(
-          {"the norm counts each parameter once", fmt::format("g{} is counted {} times", group, counts.norms[group])});
-  for (uint16_t m = 0; m < counts.micro_batches; ++m)
+      findings.push_back({"the norm counts each parameter once",
+                          fmt::format("g{} is counted {} times by all ranks together", group, counts.norms[group])});
+  for (const uint16_t m : micro_batches)
     if (counts.losses[m] != 1)
-      findings.push_back(
-          {"the loss counts each micro-batch once", fmt::format("m{} is counted {} times", m, counts.losses[m])});
+      findings.push_back({"the loss counts each micro-batch once",
+                          fmt::format("m{} is counted {} times by all ranks together", m, counts.losses[m])});
 }
 
 }  // namespace shardpipe

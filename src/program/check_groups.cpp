@@ -2,6 +2,8 @@
 // against a receive of the same buffer, or one collective of one parameter group with the same bytes.
 #include <fmt/format.h>
 
+#include <set>
+
 #include "program/check_rules.h"
 #include "program/text.h"
 
@@ -22,9 +24,37 @@ uint64_t bytes_of(const RankProgram& rank, const Action& action) {
   return bytes;
 }
 
+// Gradients and parameters cross the replicas of one pipeline rank; a message or a tied sum has two pipeline ranks of
+// one replica; the slots are everybody's.
+bool right_group(const Program& program, uint16_t r, const Action& action) {
+  const Group& group = program.groups[action.group];
+  const std::vector<uint16_t>& ranks = group.pipeline_ranks;
+  switch (action.kind) {
+    case Kind::Unshard:
+      return group.replicas && ranks == std::vector{r};
+    case Kind::Reduce:
+      if (action.index != none) return group.replicas && ranks == std::vector{r};
+      return group.replicas && std::set(ranks.begin(), ranks.end()).size() == program.by_pipeline_rank.size();
+    case Kind::Send:
+      return !group.replicas && ranks.size() == 2 && ranks[0] == r && ranks[1] != r;
+    case Kind::Receive:
+      return !group.replicas && ranks.size() == 2 && ranks[1] == r && ranks[0] != r;
+    default:
+      return !group.replicas && ranks.size() == 2 && ranks[0] != ranks[1];
+  }
+}
+
 }  // namespace
 
 void check_groups(const Program& program, std::vector<Finding>& findings) {
+  for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
+    const RankProgram& rank = program.by_pipeline_rank[r];
+    for (size_t i = 0; i < rank.actions.size(); ++i)
+      if (rank.actions[i].group != none && !right_group(program, r, rank.actions[i]))
+        findings.push_back(
+            {"an action speaks to whom its kind says",
+             fmt::format("{} with {}", place(program, r, i), program.groups[rank.actions[i].group].name)});
+  }
   std::vector<std::vector<std::vector<uint32_t>>> lists(program.groups.size());
   for (uint16_t g = 0; g < program.groups.size(); ++g)
     for (const uint16_t member : program.groups[g].pipeline_ranks)

@@ -2,6 +2,7 @@
 // alone (a vector clock a lane), so that it does not repeat the reasoning of the pass that made the waits.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 
@@ -60,6 +61,17 @@ class Arena {
   std::map<uint64_t, Segment> segments_;
 };
 
+// A buffer that begins before another of this action has ended; nullptr: none.
+const Buffer* overlapping(const RankProgram& rank, const Action& action) {
+  std::vector<const Buffer*> buffers;
+  for (const Use& use : uses_of(rank, action))
+    if (rank.buffers[use.buffer].bytes > 0) buffers.push_back(&rank.buffers[use.buffer]);
+  std::ranges::sort(buffers, {}, &Buffer::offset);
+  for (size_t k = 1; k < buffers.size(); ++k)
+    if (buffers[k]->offset < buffers[k - 1]->offset + buffers[k - 1]->bytes) return buffers[k];
+  return nullptr;
+}
+
 }  // namespace
 
 void check_order(const Program& program, uint16_t r, std::vector<Finding>& findings) {
@@ -88,6 +100,7 @@ void check_order(const Program& program, uint16_t r, std::vector<Finding>& findi
     const auto finding = [&](std::string_view rule, const Buffer& buffer) {
       findings.push_back({std::string(rule), fmt::format("{}: {}", place(program, r, i), name_of(buffer))});
     };
+    if (const Buffer* shared = overlapping(rank, action)) finding("the buffers of one action do not overlap", *shared);
     for (const Use& use : uses_of(rank, action)) {
       const Buffer& buffer = rank.buffers[use.buffer];
       const uint64_t begin = buffer.offset, end = buffer.offset + buffer.bytes;
@@ -123,7 +136,8 @@ void check_order(const Program& program, uint16_t r, std::vector<Finding>& findi
     }
   }
   for (size_t b = 0; b < rank.buffers.size(); ++b)
-    if (written[b] && !read[b] && !rank.buffers[b].resident && rank.buffers[b].role != Role::Workspace)
+    if (written[b] && !read[b] && !rank.buffers[b].resident && rank.buffers[b].role != Role::Workspace &&
+        rank.buffers[b].role != Role::Saved)
       findings.push_back({"what is computed is used", fmt::format("rank {}: {}", r, name_of(rank.buffers[b]))});
 }
 

@@ -11,6 +11,7 @@ void check_groups(const Program&, std::vector<Finding>&);     // members agree o
 void check_progress(const Program&, std::vector<Finding>&);   // nothing waits for ever: one lane a rank, rendezvous
 void check_order(const Program&, uint16_t rank,
                  std::vector<Finding>&);                         // conflicting uses are ordered, values are there
+void check_meaning(const Program&, std::vector<Finding>&);       // actions use the buffers that their names say
 void check_completeness(const Program&, std::vector<Finding>&);  // every micro-batch, gradient and parameter, once
 
 std::string place(const Program&, size_t rank, size_t action);  // "rank 2, action 118: compute F b7 m3 …"

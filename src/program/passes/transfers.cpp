@@ -19,11 +19,17 @@ struct CellTime {
   double begin = 0, end = 0;
 };
 
+// In shares of the whole model's forward. A chunk of the embedding alone, which has no FLOPs, still takes its time: an
+// action must end after it begins, or its message would be placed before it.
 double cost(const StepShape& shape, const Cell& cell) {
-  double flops = 1;  // a chunk of the embedding alone still takes its time: no two actions of a rank begin together
-  for (uint16_t b = shape.first_block[cell.chunk]; b < shape.first_block[cell.chunk + 1]; ++b)
-    flops += forward_flops(*shape.model, shape.model->blocks[b], shape.micro_batch);
-  return cell.pass == Pass::Forward ? flops : 2 * flops;
+  double all = 0, own = 0;
+  for (uint16_t b = 0; b < shape.blocks(); ++b) {
+    const double flops = forward_flops(*shape.model, shape.model->blocks[b], shape.micro_batch);
+    all += flops;
+    if (b >= shape.first_block[cell.chunk] && b < shape.first_block[cell.chunk + 1]) own += flops;
+  }
+  const double share = own / all + 1e-6;
+  return cell.pass == Pass::Forward ? share : 2 * share;
 }
 
 // The cell whose output this one needs from another chunk; false for the first forward and for what follows its own

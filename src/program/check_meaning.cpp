@@ -1,0 +1,165 @@
+// An action uses the buffers that its name says, and no others: the forward of block 3 reads activation 3 and writes
+// activation 4 of its micro-batch. Written down as what each kind may use, how, and how often.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "program/check_rules.h"
+#include "program/text.h"
+
+namespace shardpipe {
+namespace {
+
+constexpr int any_number = 1 << 30;
+
+struct Allowed {
+  Role role;
+  std::initializer_list<Access> accesses;
+  uint16_t index = none, micro_batch = none;
+  int least = 1, most = 1;
+  bool any_index = false;
+  bool any_micro_batch = false;
+};
+
+bool matches(const Allowed& allowed, const Buffer& buffer, Access access) {
+  return allowed.role == buffer.role && (allowed.any_index || allowed.index == buffer.index) &&
+         (allowed.any_micro_batch || allowed.micro_batch == buffer.micro_batch) &&
+         std::ranges::find(allowed.accesses, access) != allowed.accesses.end();
+}
+
+constexpr auto read = {Access::Read};
+constexpr auto write = {Access::Write};
+constexpr auto add = {Access::Add};
+constexpr auto write_or_add = {Access::Write, Access::Add};
+
+// last_block: the head, whose output is the loss.
+std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
+  const uint16_t i = action.index, m = action.micro_batch;
+  const auto next = static_cast<uint16_t>(i + 1);
+  const int has_input = i > 0 ? 1 : 0, has_output = i < last_block ? 1 : 0;
+  switch (action.kind) {
+    case Kind::Forward:
+      return {
+          {.role = Role::Tokens, .accesses = read, .micro_batch = m, .least = 1 - has_input, .most = 1 - has_input},
+          {.role = Role::Targets, .accesses = read, .micro_batch = m, .least = 1 - has_output, .most = 1 - has_output},
+          {.role = Role::Parameters, .accesses = read, .most = any_number, .any_index = true},
+          {.role = Role::Activation, .accesses = read, .index = i, .micro_batch = m, .least = has_input},
+          {.role = Role::Activation,
+           .accesses = write,
+           .index = next,
+           .micro_batch = m,
+           .least = has_output,
+           .most = has_output},
+          {.role = Role::Loss, .accesses = write, .micro_batch = m, .least = 1 - has_output, .most = 1 - has_output},
+          {.role = Role::Saved, .accesses = write, .index = i, .micro_batch = m, .least = 0},
+          {.role = Role::Workspace, .accesses = write, .least = 0}};
+    case Kind::Backward:
+      return {
+          {.role = Role::Tokens, .accesses = read, .micro_batch = m, .least = 1 - has_input, .most = 1 - has_input},
+          {.role = Role::Targets, .accesses = read, .micro_batch = m, .least = 1 - has_output, .most = 1 - has_output},
+          {.role = Role::Parameters, .accesses = read, .most = any_number, .any_index = true},
+          {.role = Role::Activation, .accesses = read, .index = i, .micro_batch = m, .least = has_input},
+          {.role = Role::ActivationGradient,
+           .accesses = read,
+           .index = next,
+           .micro_batch = m,
+           .least = has_output,
+           .most = has_output},
+          {.role = Role::Saved, .accesses = add, .index = i, .micro_batch = m, .least = 0},
+          {.role = Role::ActivationGradient,
+           .accesses = write,
+           .index = i,
+           .micro_batch = m,
+           .least = has_input,
+           .most = has_input},
+          {.role = Role::Gradient, .accesses = write_or_add, .least = 0, .most = any_number, .any_index = true},
+          {.role = Role::Gradient,
+           .accesses = write,
+           .micro_batch = m,
+           .least = 0,
+           .most = any_number,
+           .any_index = true},
+          {.role = Role::Workspace, .accesses = write, .least = 0}};
+    case Kind::Send:
+    case Kind::Receive: {
+      const bool forward = action.lane == Lane::SendForward || action.lane == Lane::ReceiveForward;
+      return {{.role = forward ? Role::Activation : Role::ActivationGradient,
+               .accesses = action.kind == Kind::Send ? read : write,
+               .index = i,
+               .micro_batch = m}};
+    }
+    case Kind::Unshard:  // from shards, or in place
+      return {{.role = Role::Shard, .accesses = read, .index = i, .least = 0},
+              {.role = Role::Parameters, .accesses = write_or_add, .index = i}};
+    case Kind::Reduce:
+      if (i == none) return {{.role = Role::Slots, .accesses = add}};
+      if (m == none) return {{.role = Role::Gradient, .accesses = add, .index = i}};
+      return {{.role = Role::Gradient, .accesses = read, .index = i, .micro_batch = m},
+              {.role = Role::Gradient, .accesses = write_or_add, .index = i}};
+    case Kind::SumTied:  // with the other rank, or of two gradients here
+      return {{.role = Role::Gradient, .accesses = add, .index = i},
+              {.role = Role::Gradient,
+               .accesses = read,
+               .index = i,
+               .least = action.group == none ? 1 : 0,
+               .most = action.group == none ? 1 : 0}};
+    case Kind::GradientNorm:
+      return {{.role = Role::Slots, .accesses = write},
+              {.role = Role::Gradient, .accesses = read, .least = 0, .most = any_number, .any_index = true},
+              {.role = Role::Loss, .accesses = read, .least = 0, .most = any_number, .any_micro_batch = true}};
+    case Kind::Clip:
+      return {{.role = Role::Slots, .accesses = read}, {.role = Role::Scalars, .accesses = write}};
+    case Kind::OptimizerStep: {
+      const bool owned = action.extent == Extent::Owned;
+      return {{.role = Role::Scalars, .accesses = read},
+              {.role = Role::Gradient, .accesses = read, .index = i},
+              {.role = Role::Parameters, .accesses = add, .index = i, .least = owned ? 0 : 1},
+              {.role = Role::Shard, .accesses = add, .index = i, .least = 0, .most = owned ? 1 : 0},
+              {.role = Role::OptimizerState, .accesses = add, .index = i, .least = 0}};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void check_meaning(const Program& program, std::vector<Finding>& findings) {
+  uint16_t last_block = 0;
+  for (const RankProgram& rank : program.by_pipeline_rank)
+    for (const Action& action : rank.actions)
+      if (action.kind == Kind::Forward || action.kind == Kind::Backward)
+        last_block = std::max(last_block, action.index);
+
+  for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
+    const RankProgram& rank = program.by_pipeline_rank[r];
+    for (size_t a = 0; a < rank.actions.size(); ++a) {
+      const Action& action = rank.actions[a];
+      const std::vector<Allowed> allowed = allowed_uses(action, last_block);
+      std::vector<int> counts(allowed.size(), 0);
+      std::set<uint16_t> parameters, gradients;
+      bool told = false;
+      for (const Use& use : uses_of(rank, action)) {
+        const Buffer& buffer = rank.buffers[use.buffer];
+        if (buffer.role == Role::Parameters) parameters.insert(buffer.index);
+        if (buffer.role == Role::Gradient) gradients.insert(buffer.index);
+        size_t k = 0;
+        while (k < allowed.size() && !matches(allowed[k], buffer, use.access)) ++k;
+        if (k < allowed.size() && ++counts[k] <= allowed[k].most) continue;
+        findings.push_back({"an action uses the buffers that its name says",
+                            fmt::format("{}: not {}", place(program, r, a), name_of(buffer))});
+        told = true;
+      }
+      if (told) continue;
+      for (size_t k = 0; k < allowed.size(); ++k)
+        if (counts[k] < allowed[k].least)
+          findings.push_back({"an action uses the buffers that its name says",
+                              fmt::format("{}: no {}", place(program, r, a), to_string(allowed[k].role))});
+      if (action.kind == Kind::Backward && parameters != gradients)
+        findings.push_back(
+            {"a backward writes a gradient of each parameter group that it reads", place(program, r, a)});
+    }
+  }
+}
+
+}  // namespace shardpipe

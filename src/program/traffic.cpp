@@ -1,0 +1,61 @@
+#include "program/traffic.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace shardpipe {
+
+namespace {
+
+uint64_t whole_gradient_bytes(const RankProgram& rank, uint16_t parameter_group) {
+  uint64_t bytes = 0;
+  for (const Buffer& buffer : rank.buffers)
+    if (buffer.role == Role::Gradient && buffer.index == parameter_group) bytes = std::max(bytes, buffer.bytes);
+  return bytes;
+}
+
+}  // namespace
+
+Traffic traffic(const Program& program, uint16_t pipeline_rank, uint64_t dp) {
+  check_invariant(pipeline_rank < program.by_pipeline_rank.size() && dp >= 1, "no traffic of rank {} of {}, dp {}",
+                  pipeline_rank, program.by_pipeline_rank.size(), dp);
+  const RankProgram& rank = program.by_pipeline_rank[pipeline_rank];
+  Traffic sent;
+  for (const Action& action : rank.actions) {
+    if (action.group == none) continue;
+    const Group& group = program.groups[action.group];
+    const uint64_t ranks = group.pipeline_ranks.size() * (group.replicas ? dp : 1);
+    uint64_t bytes = 0;  // of the whole array: the largest buffer, where a shard of it is the other
+    for (const Use& use : uses_of(rank, action)) bytes = std::max(bytes, rank.buffers[use.buffer].bytes);
+    const bool slots = action.kind == Kind::Reduce && action.index == none;
+    const uint64_t once = bytes * (ranks - 1) / ranks;
+    const uint64_t twice = 2 * bytes * (ranks - 1) / ranks;
+    switch (action.kind) {
+      case Kind::Send:
+        sent.send += bytes;
+        break;
+      case Kind::Unshard:
+        sent.all_gather += once;
+        break;
+      case Kind::Reduce:
+        if (slots)
+          sent.scalars += twice;
+        else if (action.extent == Extent::Owned)
+          sent.reduce_scatter += once;
+        else
+          sent.all_reduce += twice;
+        break;
+      case Kind::SumTied:
+        // A whole array of which only this replica's part is summed, or a shard that is summed whole.
+        sent.tied +=
+            action.extent == Extent::Owned && bytes == whole_gradient_bytes(rank, action.index) ? twice / dp : twice;
+        break;
+      default:
+        break;
+    }
+  }
+  return sent;
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,75 @@
+// The layouts that the tests of programs go through, and a tiny model in one line.
+#pragma once
+#include <fmt/format.h>
+
+#include <functional>
+#include <string>
+
+#include "layout/layout.h"
+#include "program/compile.h"
+
+namespace shardpipe {
+
+// Odd sizes: a vocabulary of 67 and a width of 4 leave shards that do not divide, and some that are empty.
+inline Model tiny_model(int64_t layers, bool tied) {
+  ModelConfig config;
+  config.name = "tiny";
+  config.layers = layers;
+  config.hidden = 4;
+  config.heads = 2;
+  config.kv_heads = 2;
+  config.ffn = 16;
+  config.vocab_size = 67;
+  config.seq_len = 8;
+  config.tied_embeddings = tied;
+  return make_model(config);
+}
+
+inline Layout tiny_layout(std::string schedule, int64_t pp, int64_t micro_batches, int zero, ReduceEvery reduce_every,
+                          int64_t dp = 2, bool reshard_after_forward = true) {
+  return {.pp = pp,
+          .dp = dp,
+          .zero = zero,
+          .schedule = std::move(schedule),
+          .micro_batch_size = 2,
+          .global_batch_size = 2 * dp * micro_batches,
+          .reduce_every = reduce_every,
+          .reshard_after_forward = reshard_after_forward,
+          .stages = {}};
+}
+
+inline std::string to_string(const Layout& layout) {
+  return fmt::format("{} pp {} dp {} zero {} m {} reduce {}{}", layout.schedule, layout.pp, layout.dp, layout.zero,
+                     layout.micro_batches(), layout.reduce_every == ReduceEvery::Micro ? "micro" : "step",
+                     layout.zero == 3 && !layout.reshard_after_forward ? " held" : "");
+}
+
+struct Case {
+  const Model& model;
+  const Layout& layout;
+  std::string name;  // says all that is needed to repeat it
+  StepShape shape() const { return step_shape(model, layout, 2); }
+};
+
+// Both schedules × pp × micro-batches (fewer than stages, not divisible by them) × ZeRO × cadence × reshard × tied ×
+// dp. `every` takes each n-th alone, for tests that cost more; a prime, so that it meets all values of all axes.
+inline void for_each_case(const std::function<void(const Case&)>& visit, int every = 1) {
+  int number = 0;
+  for (const bool tied : {true, false}) {
+    const Model model = tiny_model(6, tied);
+    for (const char* schedule : {"gpipe", "1f1b"})
+      for (const int64_t pp : {1, 2, 3, 4, 6})
+        for (const int64_t micro_batches : {1, 2, 3, 5, 8})
+          for (const int64_t dp : {1, 2, 3})
+            for (const int zero : {0, 1, 2, 3})
+              for (const ReduceEvery reduce_every : {ReduceEvery::Micro, ReduceEvery::Step})
+                for (const bool reshard : {true, false}) {
+                  if (zero < 3 && !reshard) continue;  // says nothing there
+                  if (number++ % every != 0) continue;
+                  const Layout layout = tiny_layout(schedule, pp, micro_batches, zero, reduce_every, dp, reshard);
+                  visit({model, layout, to_string(layout) + (tied ? " tied" : " untied")});
+                }
+  }
+}
+
+}  // namespace shardpipe
