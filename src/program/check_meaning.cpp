@@ -153,6 +153,7 @@ void check_meaning(const Program& program, std::vector<Finding>& findings) {
       if (action.kind == Kind::Forward || action.kind == Kind::Backward)
         last_block = std::max(last_block, action.index);
 
+  std::map<uint16_t, std::set<uint16_t>> groups_of_block;
   for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     const RankProgram& rank = program.by_pipeline_rank[r];
     check_sizes(program, r, findings);
@@ -173,6 +174,9 @@ void check_meaning(const Program& program, std::vector<Finding>& findings) {
                             fmt::format("{}: not {}", place(program, r, a), name_of(buffer))});
         told = true;
       }
+      const bool runs = action.kind == Kind::Forward || action.kind == Kind::Backward;
+      if (runs && groups_of_block.try_emplace(action.index, parameters).first->second != parameters)
+        findings.push_back({"a block reads the same parameter groups whenever it runs", place(program, r, a)});
       if (told) continue;
       for (size_t k = 0; k < allowed.size(); ++k)
         if (counts[k] < allowed[k].least)
