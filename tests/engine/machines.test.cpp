@@ -39,7 +39,8 @@ TEST(LogMachine, EachLaneRunsItsActionsInIssueOrder) {
     Timeline timeline;
     execute(rank, machine, timeline);
     std::vector<std::vector<std::string>> expected(lane_count);
-    for (const Action& action : rank.actions) expected[static_cast<size_t>(action.lane)].push_back(describe(rank, action));
+    for (const Action& action : rank.actions)
+      expected[static_cast<size_t>(action.lane)].push_back(describe(rank, action));
     EXPECT_EQ(logs, expected);
     ASSERT_EQ(timeline.size(), rank.actions.size());
     for (size_t i = 0; i < rank.actions.size(); ++i)
@@ -60,8 +61,9 @@ TEST(SleepMachine, ForwardsOfLaterStagesBeginAfterThoseOfEarlierOnes) {
     place.communicators = &communicators;
     const RankProgram& rank = step.training.by_pipeline_rank[place.pipeline_rank];
     Arena arena(rank.arena_bytes);
-    LaneMachine machine(rank, bind_sleep(step.training, step.shape, place, arena.at(0),
-                                         [](const Action&) { return std::chrono::microseconds(200); }),
+    LaneMachine machine(rank,
+                        bind_sleep(step.training, step.shape, place, arena.at(0),
+                                   [](const Action&) { return std::chrono::microseconds(200); }),
                         "sleep", [&](const std::exception_ptr& error) { world.abort(error, r); });
     execute(rank, machine, timelines[static_cast<size_t>(r)]);
   });
@@ -117,7 +119,8 @@ TEST(CpuMachine, AStepAllocatesNothing) {
     run_ranks(world, [&](int r) {
       Rank rank(step, world, r);
       rank.initialise(1);
-      rank.settings = {.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .gradient_clip = 1, .step = 1};
+      rank.settings = {
+          .learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .gradient_clip = 1, .step = 1};
       std::vector<int32_t> unread(static_cast<size_t>(model.config.seq_len));
       for (uint16_t m = 0; m < 3; ++m) {
         const auto tokens = rank.tokens(m), targets = rank.targets(m);
