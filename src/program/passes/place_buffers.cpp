@@ -59,9 +59,11 @@ class FreeList {
 Program pass_place_buffers(Program program, const StepShape&) {
   for (RankProgram& rank : program.by_pipeline_rank) {
     FreeList free;
-    for (Buffer& buffer : rank.buffers)
-      if (buffer.resident) buffer.offset = free.take(aligned(buffer.bytes));
     const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);
+    // Not those that nobody uses any more: where parameters are gathered, the whole ones of pass_blocks.
+    for (uint32_t b = 0; b < rank.buffers.size(); ++b)
+      if (rank.buffers[b].resident && lifetimes[b].used())
+        rank.buffers[b].offset = free.take(aligned(rank.buffers[b].bytes));
     std::vector<std::vector<uint32_t>> begins(rank.actions.size()), ends(rank.actions.size());
     for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
       if (rank.buffers[b].resident || !lifetimes[b].used()) continue;
