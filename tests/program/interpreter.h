@@ -361,14 +361,16 @@ class Interpreter {
   }
 
   void sum_tied(const Meeting& meeting) {
-    std::vector<std::vector<Symbol>> sides;
+    std::map<uint16_t, std::vector<Symbol>> copies;  // embedding, head
     for (const auto& [worker, i] : meeting)
       for (const Use& use : uses_of(rank_of(*worker), rank_of(*worker).actions[i]))
-        sides.push_back(load_shards(*worker, use.buffer));
+        copies[rank_of(*worker).buffers[use.buffer].copy] = load_shards(*worker, use.buffer);
     std::vector<Symbol> sum;
-    for (size_t s = 0; s < sides.at(0).size(); ++s) sum.push_back(plus(sides[0][s], sides.at(1)[s]));
+    for (size_t s = 0; s < copies[0].size() && s < copies[1].size(); ++s)
+      sum.push_back(plus(copies[0][s], copies[1][s]));
     for (const auto& [worker, i] : meeting)
-      store(*worker, rank_of(*worker).begin_uses(rank_of(*worker).actions[i])->buffer, symbols_.array(sum));
+      for (const Use& use : uses_of(rank_of(*worker), rank_of(*worker).actions[i]))
+        if (use.access == Access::Add) store(*worker, use.buffer, symbols_.array(sum));
   }
 
   SlotShape slot_shape() const {
@@ -387,7 +389,7 @@ class Interpreter {
         slots[at.square(buffer.index, worker.replica)] = symbols_.of("square", {own(shards, worker)});
       }
     }
-    store(worker, rank_of(worker).begin_uses(action)->buffer, symbols_.array(slots));
+    store(worker, (rank_of(worker).end_uses(action) - 1)->buffer, symbols_.array(slots));
   }
 
   void reduce_slots(const Meeting& meeting) {
