@@ -111,6 +111,12 @@ void transpose_tile(const float* from, int64_t stride, int64_t rows, int64_t col
   }
 }
 
+// to[rows, columns] = from, without its stride: rows that lie a multiple of 1 KiB apart share a few sets of the nearest
+// cache, and a product that reads them again and again waits for the next one.
+void pack_tile(const float* from, int64_t stride, int64_t rows, int64_t columns, float* to) {
+  for (int64_t row = 0; row < rows; ++row) std::copy_n(from + row * stride, columns, to + row * columns);
+}
+
 // Scores lie key-major, [keys, queries]: a vector holds one key's scores for several queries, so that maxima and sums
 // over keys need no step across lanes.
 void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsIn v, HeadsOut out, float* log_sum_exp,
@@ -122,7 +128,8 @@ void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsI
   const float scale = 1.0f / std::sqrt(static_cast<float>(width));
   constexpr float lowest = -std::numeric_limits<float>::infinity();
   float* queries = static_cast<float*>(workspace);  // [head_dim, tile], scaled
-  float* scores = queries + width * tile;           // [tile keys, tile queries], then probabilities
+  float* values = queries + width * tile;           // [tile, head_dim]
+  float* scores = values + width * tile;            // [tile keys, tile queries], then probabilities
   float* maxima = scores + tile * tile;             // [tile queries]
   float* sums = maxima + tile;                      // [tile queries]
   float* rescale = sums + tile;                     // [tile queries]
@@ -170,9 +177,9 @@ void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsI
           hn::StoreU(sum, d, sums + i);
           hn::StoreU(factor, d, rescale + i);
         }
-        multiply(first_key == 0 ? Start::Zero : Start::Scale, rescale, {scores, 1, tile}, v_head + first_key * v.stride,
-                 v.stride, out_tile, out.stride, query_count, width, key_count, Columns::All,
-                 diagonal ? Depth::UpToRow : Depth::All);
+        pack_tile(v_head + first_key * v.stride, v.stride, key_count, width, values);
+        multiply(first_key == 0 ? Start::Zero : Start::Scale, rescale, {scores, 1, tile}, values, width, out_tile,
+                 out.stride, query_count, width, key_count, Columns::All, diagonal ? Depth::UpToRow : Depth::All);
       }
 
       float* out_log_sum_exp = log_sum_exp + row * shape.sequence + first_query;
@@ -198,11 +205,14 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn
   const int64_t width = shape.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(width));
   const V vector_scale = hn::Set(d, scale);
-  float* keys = static_cast<float*>(workspace);    // [head_dim, tile], scaled
-  float* values = keys + width * tile;             // [head_dim, tile]
-  float* probabilities = values + width * tile;    // [tile queries, tile keys]
-  float* gradients = probabilities + tile * tile;  // [tile queries, tile keys]: dP, then dS
-  float* row_sums = gradients + tile * tile;       // [group, sequence]: D
+  float* keys_across = static_cast<float*>(workspace);     // [head_dim, tile], scaled
+  float* values_across = keys_across + width * tile;       // [head_dim, tile]
+  float* keys = values_across + width * tile;              // [tile, head_dim]
+  float* queries = keys + width * tile;                    // [tile, head_dim]
+  float* output_gradients = queries + width * tile;        // [tile, head_dim]
+  float* probabilities = output_gradients + width * tile;  // [tile queries, tile keys]
+  float* gradients = probabilities + tile * tile;          // [tile queries, tile keys]: dP, then dS
+  float* row_sums = gradients + tile * tile;               // [group, sequence]: D
 
   for (int64_t row = 0; row < shape.batch * shape.kv_heads; ++row) {
     const int64_t batch = row / shape.kv_heads;
@@ -228,8 +238,9 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn
 
     for (int64_t first_key = 0; first_key < shape.sequence; first_key += tile) {
       const int64_t key_count = std::min(tile, shape.sequence - first_key);
-      transpose_tile(k_head + first_key * k.stride, k.stride, key_count, width, scale, keys);
-      transpose_tile(v_head + first_key * v.stride, v.stride, key_count, width, 1.0f, values);
+      transpose_tile(k_head + first_key * k.stride, k.stride, key_count, width, scale, keys_across);
+      transpose_tile(v_head + first_key * v.stride, v.stride, key_count, width, 1.0f, values_across);
+      pack_tile(k_head + first_key * k.stride, k.stride, key_count, width, keys);
       Start key_start = Start::Zero;  // the group's heads, then their queries, are summed in ascending order
 
       for (int64_t member = 0; member < group; ++member) {
@@ -238,15 +249,15 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn
         for (int64_t first_query = first_key; first_query < shape.sequence; first_query += tile) {
           const int64_t query_count = std::min(tile, shape.sequence - first_query);
           const int64_t token = first_token + first_query;
-          const float* q_tile = q.data + token * q.stride + head * width;
-          const float* dout_tile = dout.data + token * dout.stride + head * width;
           const bool diagonal = first_key == first_query;
           const Columns seen_keys = diagonal ? Columns::UpToRow : Columns::All;
           const Depth seeing_queries = diagonal ? Depth::FromRow : Depth::All;
-          multiply(Start::Zero, nullptr, {q_tile, q.stride, 1}, keys, tile, probabilities, tile, query_count, tile,
+          pack_tile(q.data + token * q.stride + head * width, q.stride, query_count, width, queries);
+          pack_tile(dout.data + token * dout.stride + head * width, dout.stride, query_count, width, output_gradients);
+          multiply(Start::Zero, nullptr, {queries, width, 1}, keys_across, tile, probabilities, tile, query_count, tile,
                    width, seen_keys);
-          multiply(Start::Zero, nullptr, {dout_tile, dout.stride, 1}, values, tile, gradients, tile, query_count, tile,
-                   width, seen_keys);
+          multiply(Start::Zero, nullptr, {output_gradients, width, 1}, values_across, tile, gradients, tile,
+                   query_count, tile, width, seen_keys);
           for (int64_t query = 0; query < query_count; ++query) {
             const V log_sum = hn::Set(d, head_log_sum_exp[first_query + query]);
             const V row_sum = hn::Set(d, row_sums[member * shape.sequence + first_query + query]);
@@ -266,16 +277,16 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn
               hn::StoreU(hn::Zero(d), d, ds + i);
             }
           }
-          multiply(key_start, nullptr, {probabilities, 1, tile}, dout_tile, dout.stride,
+          multiply(key_start, nullptr, {probabilities, 1, tile}, output_gradients, width,
                    dv_head + first_key * dv.stride, dv.stride, key_count, width, query_count, Columns::All,
                    seeing_queries);
-          multiply(key_start, nullptr, {gradients, 1, tile}, q_tile, q.stride, dk_head + first_key * dk.stride,
-                   dk.stride, key_count, width, query_count, Columns::All, seeing_queries);
+          multiply(key_start, nullptr, {gradients, 1, tile}, queries, width, dk_head + first_key * dk.stride, dk.stride,
+                   key_count, width, query_count, Columns::All, seeing_queries);
           key_start = Start::Keep;
           // the first keys meet every query: they overwrite, later ones add
-          multiply(first_key == 0 ? Start::Zero : Start::Keep, nullptr, {gradients, tile, 1},
-                   k_head + first_key * k.stride, k.stride, dq.data + token * dq.stride + head * width, dq.stride,
-                   query_count, width, key_count, Columns::All, diagonal ? Depth::UpToRow : Depth::All);
+          multiply(first_key == 0 ? Start::Zero : Start::Keep, nullptr, {gradients, tile, 1}, keys, width,
+                   dq.data + token * dq.stride + head * width, dq.stride, query_count, width, key_count, Columns::All,
+                   diagonal ? Depth::UpToRow : Depth::All);
         }
       }
     }
@@ -292,9 +303,9 @@ HWY_EXPORT(attention_forward);
 HWY_EXPORT(attention_backward_input);
 
 uint64_t attention_workspace_bytes(const AttentionShape& shape) {
-  // backward needs the most: two transposed tiles, two tiles of scores and the sums of a group's rows
+  // backward needs the most: five tiles of heads, two of scores and the sums of a group's rows
   const int64_t group = shape.heads / shape.kv_heads;
-  const int64_t floats = 2 * shape.head_dim * tile + 2 * tile * tile + std::max(group * shape.sequence, 3 * tile);
+  const int64_t floats = 5 * shape.head_dim * tile + 2 * tile * tile + group * shape.sequence;
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
 void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsIn v, HeadsOut out, float* log_sum_exp,
