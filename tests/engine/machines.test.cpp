@@ -98,7 +98,7 @@ TEST(CpuMachine, DelaysOnLanesChangeNoBit) {
   for (uint32_t seed = 0; seed < 5; ++seed) {
     TrainHooks hooks;
     hooks.observer = [seed](int rank) -> Observer {
-      return [seed, rank](const Action& action, const RankProgram& program, std::byte*) {
+      return [seed, rank](int64_t, const Action& action, const RankProgram& program, std::byte*) {
         const auto index = static_cast<uint32_t>(&action - program.actions.data());
         std::minstd_rand random(seed * 7919 + static_cast<uint32_t>(rank) * 104729 + index * 31 + 1);
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 400));
@@ -148,7 +148,7 @@ TEST(CpuMachine, ARankThatThrowsStopsAllWithItsError) {
   for (size_t at = 0; at < actions; at += 7) {
     TrainHooks hooks;
     hooks.observer = [at](int rank) -> Observer {
-      return [at, rank](const Action& action, const RankProgram& program, std::byte*) {
+      return [at, rank](int64_t, const Action& action, const RankProgram& program, std::byte*) {
         if (rank == 3 && &action == &program.actions[at]) throw std::runtime_error("rank 3 has had enough");
       };
     };

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "parity/goldens.h"
-#include "parity/plain_loop.h"
+#include "train/plain_loop.h"
 
 namespace shardpipe {
 namespace {

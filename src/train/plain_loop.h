@@ -26,6 +26,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <new>
 #include <span>
@@ -58,6 +59,22 @@ class PieceMemory {
     void operator()(std::byte* bytes) const { ::operator delete(bytes, alignment); }
   };
   std::unique_ptr<std::byte, Free> bytes_;
+};
+
+// What a plain step passes through, in the order in which a difference between two runs would first show.
+enum class PlainKind : uint8_t {
+  Activation,          // the input of block `index`, of micro-batch and replica `part`
+  ActivationGradient,  // its gradient
+  OwnGradient,  // of parameter group `index` by its use `use`, of one micro-batch and replica `part`, when reduced by
+                // itself
+  Gradient,     // of parameter group `index`, reduced and tied uses summed: shard `part`
+  Parameters,   // after the update: shard `part`
+};
+struct PlainName {
+  PlainKind kind{};
+  uint16_t micro_batch = 0, index = 0, use = 0;
+  uint64_t part = 0;
+  auto operator<=>(const PlainName&) const = default;
 };
 
 struct PlainStep {
@@ -101,7 +118,7 @@ struct PlainLoop {
       for (size_t r = 0; r < dp; ++r) {
         for (size_t i = 0; i < micro_batches; ++i) {
           losses[r * micro_batches + i] = micro_batch_gradients(shape, rows(tokens, r, i), rows(targets, r, i),
-                                                                of_replica[r], /*accumulate=*/i > 0);
+                                                                of_replica[r], /*accumulate=*/i > 0, r, i);
         }
       }
       sum_replicas(of_replica, reduced, /*accumulate=*/false);
@@ -110,12 +127,15 @@ struct PlainLoop {
       for (size_t i = 0; i < micro_batches; ++i) {
         for (size_t r = 0; r < dp; ++r) {
           losses[r * micro_batches + i] = micro_batch_gradients(shape, rows(tokens, r, i), rows(targets, r, i),
-                                                                of_replica[r], /*accumulate=*/false);
+                                                                of_replica[r], /*accumulate=*/false, r, i);
+          for (size_t u = 0; record && u < uses.size(); ++u)
+            record(name(PlainKind::OwnGradient, i, group_of(uses[u]), use_number(u), r), of_replica[r][u]);
         }
         sum_replicas(of_replica, reduced, /*accumulate=*/i > 0);
       }
     }
     sum_uses(reduced);
+    record_shards(PlainKind::Gradient, gradients);
 
     PlainStep result;
     for (const LossSlot& slot : losses) {  // replica-major
@@ -130,6 +150,7 @@ struct PlainLoop {
         optimizer.grad_clip > 0 ? std::min(1.0, optimizer.grad_clip / (result.gradient_norm + 1e-6)) : 1.0;
     result.gradient_scale = factor / result.tokens;
     update(static_cast<float>(learning_rate), static_cast<float>(result.gradient_scale));
+    record_shards(PlainKind::Parameters, parameters);
     return result;
   }
 
@@ -139,6 +160,9 @@ struct PlainLoop {
   std::span<const float> gradient(size_t group, const Tensor& tensor) const {
     return std::span(gradients[group]).subspan(tensor.offset, tensor.elements);
   }
+
+  // Called with every value of a step, when set.
+  std::function<void(const PlainName&, std::span<const float>)> record;
 
   Model model;
   Layout layout;
@@ -156,6 +180,25 @@ struct PlainLoop {
 
   size_t group_of(const GroupUse& use) const { return model.blocks[use.block].groups[use.slot]; }
 
+  static PlainName name(PlainKind kind, size_t micro_batch, size_t index, size_t use, uint64_t part) {
+    return {kind, static_cast<uint16_t>(micro_batch), static_cast<uint16_t>(index), static_cast<uint16_t>(use), part};
+  }
+  // 1 for the head's use of a tied group.
+  size_t use_number(size_t u) const {
+    size_t before = 0;
+    for (size_t other = 0; other < u; ++other) before += group_of(uses[other]) == group_of(uses[u]) ? 1 : 0;
+    return before;
+  }
+  void record_shards(PlainKind kind, const std::vector<std::vector<float>>& of_groups) const {
+    for (size_t g = 0; record && g < of_groups.size(); ++g) {
+      const Shards cut = shards(of_groups[g].size(), static_cast<uint64_t>(layout.dp));
+      for (uint64_t part = 0; part < cut.ranks; ++part) {
+        const Range range = owned(cut, part);
+        record(name(kind, 0, g, 0, part), std::span(of_groups[g]).subspan(range.begin, range.size()));
+      }
+    }
+  }
+
   UseGradients zeros() const {
     UseGradients all;
     for (const GroupUse& use : uses) all.emplace_back(model.groups[group_of(use)].elements);
@@ -163,7 +206,8 @@ struct PlainLoop {
   }
 
   LossSlot micro_batch_gradients(MicroBatchShape shape, const int32_t* tokens, const int32_t* targets,
-                                 UseGradients& gradients_of_uses, bool accumulate) const {
+                                 UseGradients& gradients_of_uses, bool accumulate, size_t replica,
+                                 size_t micro_batch) const {
     const auto width = static_cast<size_t>(shape.tokens() * model.config.hidden);
     const size_t blocks = model.blocks.size();
     std::vector<std::vector<float>> activations(blocks - 1, std::vector<float>(width));  // [b]: the output of block b
@@ -196,12 +240,14 @@ struct PlainLoop {
     for (size_t b = 0; b < blocks; ++b) {
       views[b].workspace = workspace.data();
       block_forward(model, model.blocks[b], views[b]);
+      if (record && b + 1 < blocks) record(name(PlainKind::Activation, micro_batch, b + 1, 0, replica), activations[b]);
     }
     for (size_t b = blocks; b-- > 0;) {
       views[b].output_gradient = output_gradient.data();
       views[b].input_gradient = input_gradient.data();
       block_backward_input(model, model.blocks[b], views[b]);
       block_backward_weight(model, model.blocks[b], views[b]);
+      if (record && b > 0) record(name(PlainKind::ActivationGradient, micro_batch, b, 0, replica), input_gradient);
       std::swap(output_gradient, input_gradient);
     }
     return loss;
