@@ -1,11 +1,14 @@
-# shardpipe_module(NAME DIR folder LINKS modules-or-targets… [PRIVATE targets…])
+# shardpipe_module(NAME DIR folder LINKS modules-or-targets… [PRIVATE targets…] [WITHOUT source-in-folder])
 #
 # Makes the static library shardpipe_NAME from every .cpp of the folder (and below, up to a folder that is a module of
 # its own). Its headers are included as "<folder without src/>/file.h", through a link that only targets which link
 # the module see: that is what makes a wrong include fail to build.
 function(shardpipe_module NAME)
-  cmake_parse_arguments(ARG "" "DIR" "LINKS;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "" "DIR;WITHOUT" "LINKS;PRIVATE" ${ARGN})
   file(GLOB_RECURSE SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${ARG_DIR}/*.cpp)
+  if(ARG_WITHOUT)
+    list(REMOVE_ITEM SOURCES ${CMAKE_SOURCE_DIR}/${ARG_DIR}/${ARG_WITHOUT})
+  endif()
   string(REGEX REPLACE "^src/" "" INCLUDE_AS ${ARG_DIR})
   get_filename_component(PARENT ${INCLUDE_AS} DIRECTORY)
   set(ROOT ${CMAKE_BINARY_DIR}/include/${NAME})

@@ -21,7 +21,8 @@ struct HeadsOut {
   int64_t stride;
 };
 
-// Bytes of scratch that one call of forward or backward needs: a few tiles, independent of the batch.
+// Bytes of scratch that one call of forward or backward needs: a few tiles and a float for each query of a group,
+// independent of the batch.
 uint64_t attention_workspace_bytes(const AttentionShape&);
 
 // out = softmax(q·kᵀ / √head_dim, causal) · v; log_sum_exp [batch, heads, sequence] is kept for backward

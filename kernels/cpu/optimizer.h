@@ -6,7 +6,9 @@
 namespace shardpipe::kernels {
 
 struct AdamW {  // Loshchilov & Hutter, arXiv:1711.05101; the decay is decoupled, and applied first as PyTorch does
-  float learning_rate, beta1, beta2, epsilon, weight_decay;
+  float learning_rate;
+  double beta1, beta2;  // double, because 1 - beta2 of a rounded beta2 is off by 1e-5 of itself
+  float epsilon, weight_decay;
   float bias_correction1, bias_correction2;  // 1 - beta^step, computed in double
   float gradient_scale;  // clip factor / global tokens: the gradient that counts is scale · gradient
 };

@@ -18,7 +18,7 @@ struct Windows {
 struct Splits {
   Windows train, held_out;
 };
-// The last `held_out_fraction` of the tokens is held out (rounded to whole windows; none when the fraction is 0).
+// The last `held_out_fraction` of the tokens is held out (rounded down to whole windows; none when that is no window).
 Splits split(int64_t tokens, int64_t sequence, double held_out_fraction);
 
 // The window of sample number k >= 0. In epoch k / count the windows come in an order of their own: a permutation of 0

@@ -32,7 +32,9 @@ ReduceEvery default_reduce_every(int zero);  // ZeRO 2 and 3 reduce every micro-
 // the one whose stages are the most even. Requires 1 <= pp <= number of blocks.
 std::vector<int64_t> balanced_stages(const Model&, int64_t pp, MicroBatchShape);
 
-// Every rule that does not hold, a line each: names the flags, the numbers found, and the nearest right values.
+// Every rule that does not hold, a line each: names the flags, the numbers found, and the nearest right values. A model
+// without blocks is one that is wrong itself: rules that need its blocks are left out. No stages are no problem:
+// balanced_stages fills them.
 std::vector<std::string> problems_of(const Layout&, const Model&);
 
 }  // namespace shardpipe

@@ -29,6 +29,16 @@ StepShape step_shape(const Model& model, const Layout& layout, uint64_t optimize
   return shape;
 }
 
+StepShape evaluation_shape(const StepShape& training_shape, const Program& training) {
+  StepShape shape = training_shape;
+  shape.schedule.name += ", forwards only";
+  for (std::vector<Cell>& cells : shape.schedule.by_rank)
+    std::erase_if(cells, [](const Cell& cell) { return cell.pass == Pass::Backward; });
+  shape.optimizer_states_per_element = 0;
+  shape.resident = &training;
+  return shape;
+}
+
 std::span<const CompilerPass> passes() {
   static constexpr std::array table{
       CompilerPass{"blocks", pass_blocks},

@@ -23,11 +23,15 @@ struct StepShape {
   Residency residency;
   std::vector<uint16_t> first_block;      // of each chunk; one more at the end: the number of blocks
   uint64_t optimizer_states_per_element;  // 2 for AdamW, 0 for SGD
+  const Program* resident = nullptr;      // place resident buffers where this program has them
 
   uint16_t blocks() const { return static_cast<uint16_t>(model->blocks.size()); }
   Shards shards_of(uint16_t group) const { return shards(model->groups[group].elements, layout.dp); }
 };
 StepShape step_shape(const Model&, const Layout&, uint64_t optimizer_states_per_element);
+
+// The same layout without backwards: losses of held-out text, from the parameters that `training` holds, in its arena.
+StepShape evaluation_shape(const StepShape& training_shape, const Program& training);
 
 struct CompilerPass {
   std::string_view name;

@@ -15,7 +15,8 @@ struct SlotShape {
   uint64_t loss(uint64_t replica, uint64_t micro_batch) const {
     return parameter_groups * replicas + 2 * (replica * micro_batches + micro_batch);
   }
-  uint64_t count() const { return loss(replicas, 0); }
+  uint64_t stop() const { return loss(replicas, 0); }  // not 0: someone asked the run to end after this step
+  uint64_t count() const { return stop() + 1; }
 };
 
 // What an optimizer step reads, and a report prints.
@@ -24,6 +25,7 @@ struct StepScalars {
   double tokens = 0;          // how many those are
   double gradient_norm = 0;   // of that mean, over all parameters, each counted once
   double gradient_scale = 0;  // clip factor / tokens: what a summed gradient is multiplied by
+  bool stop = false;          // all ranks end after this step
 };
 
 }  // namespace shardpipe

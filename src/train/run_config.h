@@ -21,12 +21,14 @@ struct OptimizerConfig {
   int64_t warmup_steps = 0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   double grad_clip = 1.0;  // 0: no clipping
+  bool operator==(const OptimizerConfig&) const = default;
 };
 
 struct DataConfig {
   std::vector<std::string> data;  // files, read as one stream in this order
   TokenFormat data_format = TokenFormat::Text;
   double val_fraction = 0.05;  // of the tokens, from the end: the held-out part
+  bool operator==(const DataConfig&) const = default;
 };
 
 struct RunConfig {
@@ -40,6 +42,7 @@ struct RunConfig {
   int64_t eval_sequences = 64;  // held-out windows an evaluation reads, at most
   std::string out;              // folder of the run; empty: nothing is written (verify, tests)
   bool trace = false;           // write trace.json for the last step
+  bool operator==(const RunConfig&) const = default;
 };
 
 // The learning rate of optimizer step k = 1 … steps: linear from lr/warmup_steps up to lr over warmup_steps, then by

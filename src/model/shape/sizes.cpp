@@ -105,10 +105,11 @@ HeadWork head_work(Carver& carver, const ModelConfig& config, MicroBatchShape sh
   return work;
 }
 
-uint64_t attention_workspace_bytes(const ModelConfig& config, MicroBatchShape) {
-  // Tiles of up to 128 queries by 128 keys: scores and their gradient, and eight tiles of heads.
-  constexpr int64_t tile = 128;
-  return static_cast<uint64_t>(2 * tile * tile + 8 * tile * head_dim(config)) * sizeof(float);
+uint64_t attention_workspace_bytes(const ModelConfig& config, MicroBatchShape shape) {
+  // Keys and values of one tile, two tiles of scores, and a number a query row of one group of heads.
+  constexpr int64_t tile = 64;
+  const int64_t rows = std::max(config.heads / config.kv_heads * shape.sequence, 3 * tile);
+  return static_cast<uint64_t>(2 * tile * head_dim(config) + 2 * tile * tile + rows) * sizeof(float);
 }
 
 BlockBytes block_bytes(const Model& model, const Block& block, MicroBatchShape shape) {

@@ -15,6 +15,7 @@ uint64_t aligned(uint64_t bytes) { return (bytes + alignment - 1) / alignment * 
 // The free places below the top, by offset; neighbours are merged.
 class FreeList {
  public:
+  explicit FreeList(uint64_t first) : top_(first) {}
   uint64_t take(uint64_t bytes) {
     for (auto place = places_.begin(); place != places_.end(); ++place) {
       if (place->second < bytes) continue;
@@ -47,23 +48,45 @@ class FreeList {
         places_.erase(place);
       }
   }
-  uint64_t top() const { return top_; }
 
  private:
   std::map<uint64_t, uint64_t> places_;
-  uint64_t top_ = 0;
+  uint64_t top_;
 };
+
+// The end of the resident buffers, which lie together at the bottom.
+uint64_t place_residents(RankProgram& rank, const std::vector<Lifetime>& lifetimes, const RankProgram* like) {
+  uint64_t end = 0;
+  if (like == nullptr) {
+    for (size_t b = 0; b < rank.buffers.size(); ++b) {
+      Buffer& buffer = rank.buffers[b];
+      // Not one that nobody uses any more: where parameters are gathered, the whole ones of pass_blocks.
+      if (!buffer.resident || !lifetimes[b].used()) continue;
+      buffer.offset = end;
+      end += aligned(buffer.bytes);
+    }
+    return end;
+  }
+  for (const Buffer& placed : like->buffers) {
+    if (!placed.resident) continue;
+    end = std::max(end, placed.offset + aligned(placed.bytes));
+    for (Buffer& buffer : rank.buffers) {
+      Buffer there = buffer;
+      there.offset = placed.offset;
+      if (there == placed) buffer = placed;
+    }
+  }
+  return end;
+}
 
 }  // namespace
 
-Program pass_place_buffers(Program program, const StepShape&) {
-  for (RankProgram& rank : program.by_pipeline_rank) {
-    FreeList free;
+Program pass_place_buffers(Program program, const StepShape& shape) {
+  for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
+    RankProgram& rank = program.by_pipeline_rank[r];
     const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);
-    // Not those that nobody uses any more: where parameters are gathered, the whole ones of pass_blocks.
-    for (uint32_t b = 0; b < rank.buffers.size(); ++b)
-      if (rank.buffers[b].resident && lifetimes[b].used())
-        rank.buffers[b].offset = free.take(aligned(rank.buffers[b].bytes));
+    FreeList free(
+        place_residents(rank, lifetimes, shape.resident == nullptr ? nullptr : &shape.resident->by_pipeline_rank[r]));
     std::vector<std::vector<uint32_t>> begins(rank.actions.size()), ends(rank.actions.size());
     for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
       if (rank.buffers[b].resident || !lifetimes[b].used()) continue;
@@ -74,7 +97,10 @@ Program pass_place_buffers(Program program, const StepShape&) {
       for (const uint32_t b : begins[i]) rank.buffers[b].offset = free.take(aligned(rank.buffers[b].bytes));
       for (const uint32_t b : ends[i]) free.give_back(rank.buffers[b].offset, aligned(rank.buffers[b].bytes));
     }
-    rank.arena_bytes = free.top();
+    rank.arena_bytes = 0;
+    for (uint32_t b = 0; b < rank.buffers.size(); ++b)
+      if (lifetimes[b].used())
+        rank.arena_bytes = std::max(rank.arena_bytes, rank.buffers[b].offset + rank.buffers[b].bytes);
   }
   return program;
 }

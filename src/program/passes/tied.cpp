@@ -15,6 +15,7 @@ Program pass_tied(Program program, const StepShape& shape) {
   const Extent extent = shape.residency.optimizer_sharded ? Extent::Owned : Extent::Whole;
   const uint16_t first = shape.schedule.rank_of_chunk.front(), last = shape.schedule.rank_of_chunk.back();
   Action sum{.kind = Kind::SumTied, .lane = Lane::Compute, .extent = extent, .index = tied};
+  if (!RankEditor(program.by_pipeline_rank[first]).has(Role::Gradient, tied)) return program;  // an evaluation
   if (first == last) {
     RankEditor edit(program.by_pipeline_rank[first]);
     edit.append(sum, {{edit.existing(Role::Gradient, tied, none, 0), Access::Add},

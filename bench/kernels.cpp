@@ -1,0 +1,249 @@
+// The kernels at the shapes of a small GPT-2: each case ends in the share of its limit that it reaches, `of_fma_peak`
+// or `of_copy` (a memcpy of the same bytes, within the same footprint), both measured by this run.
+//
+//   build/bench/bench_kernels --benchmark_filter=attention
+#include <benchmark/benchmark.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cross_entropy.h"
+#include "kernels/cpu/embedding.h"
+#include "kernels/cpu/layernorm.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/optimizer.h"
+#include "kernels/cpu/rmsnorm.h"
+#include "kernels/cpu/rotary.h"
+#include "machine_limits.h"
+
+using namespace shardpipe;
+using namespace shardpipe::kernels;
+
+namespace {
+
+struct Shape {
+  int64_t tokens = 256, hidden = 320, heads = 5, kv_heads = 5, ffn = 1280, vocabulary = 256;
+};
+
+std::vector<float> floats(int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  uint32_t state = 1;
+  for (float& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = static_cast<float>(state >> 8) / static_cast<float>(1 << 24) - 0.5f;
+  }
+  return values;
+}
+
+void compute_bound(benchmark::State& state, double flops) {
+  static const double peak = bench::peak_flops_per_second();
+  state.counters["of_fma_peak"] = benchmark::Counter(flops / peak, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+// `moved` floats are read or written by one call, all of them different
+void memory_bound(benchmark::State& state, int64_t moved) {
+  const double bytes = 4.0 * static_cast<double>(moved);
+  const double limit = bench::copy_bytes_per_second(static_cast<uint64_t>(bytes));
+  state.counters["of_copy"] = benchmark::Counter(bytes / limit, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+template <class Run>
+void loop(benchmark::State& state, Run&& run) {
+  run();
+  for (auto _ : state) {
+    run();
+    benchmark::ClobberMemory();
+  }
+}
+
+void linear(const std::string& layer, Shape s, int64_t in, int64_t out) {
+  const std::string shape =
+      "/" + layer + "/tokens:" + std::to_string(s.tokens) + "/in:" + std::to_string(in) + "/out:" + std::to_string(out);
+  const double flops = 2.0 * static_cast<double>(s.tokens * in * out);
+  const auto x = floats(s.tokens * in), weight = floats(out * in), bias = floats(out), dy = floats(s.tokens * out);
+  benchmark::RegisterBenchmark(("linear_forward" + shape).c_str(), [=](benchmark::State& state) {
+    auto y = dy;
+    loop(state, [&] { linear_forward(x.data(), weight.data(), bias.data(), y.data(), s.tokens, in, out); });
+    compute_bound(state, flops);
+  });
+  benchmark::RegisterBenchmark(("linear_backward_input" + shape).c_str(), [=](benchmark::State& state) {
+    auto dx = x;
+    loop(state, [&] { linear_backward_input(dy.data(), weight.data(), dx.data(), s.tokens, in, out, false); });
+    compute_bound(state, flops);
+  });
+  benchmark::RegisterBenchmark(("linear_backward_weight" + shape).c_str(), [=](benchmark::State& state) {
+    auto dweight = weight, dbias = bias;
+    loop(state,
+         [&] { linear_backward_weight(dy.data(), x.data(), dweight.data(), dbias.data(), s.tokens, in, out, true); });
+    compute_bound(state, flops);
+  });
+}
+
+void attention(AttentionShape s) {
+  const std::string shape = "/batch:" + std::to_string(s.batch) + "/sequence:" + std::to_string(s.sequence) +
+                            "/heads:" + std::to_string(s.heads) + "/kv_heads:" + std::to_string(s.kv_heads) +
+                            "/head_dim:" + std::to_string(s.head_dim);
+  const int64_t rows = s.batch * s.sequence, stride = (s.heads + 2 * s.kv_heads) * s.head_dim;
+  const int64_t q_width = s.heads * s.head_dim, kv_width = s.kv_heads * s.head_dim;
+  const auto qkv = floats(rows * stride), dout = floats(rows * q_width);
+  // of the pairs that the causal mask lets through
+  const double pairs = static_cast<double>(s.batch * s.heads) * static_cast<double>(s.sequence) *
+                       static_cast<double>(s.sequence + 1) / 2;
+  const double product = 2.0 * pairs * static_cast<double>(s.head_dim);
+  const auto run = [=](benchmark::State& state, bool backward) {
+    std::vector<float> out = dout, dqkv = qkv, log_sum_exp(static_cast<size_t>(rows * s.heads));
+    std::vector<std::byte> workspace(attention_workspace_bytes(s));
+    const HeadsIn q{qkv.data(), stride}, k{qkv.data() + q_width, stride}, v{k.data + kv_width, stride};
+    const HeadsOut dq{dqkv.data(), stride}, dk{dqkv.data() + q_width, stride}, dv{dk.data + kv_width, stride};
+    const auto forward = [&] {
+      attention_forward(s, q, k, v, {out.data(), q_width}, log_sum_exp.data(), workspace.data());
+    };
+    forward();
+    if (!backward) loop(state, forward);
+    if (backward) {
+      loop(state, [&] {
+        attention_backward_input(s, {dout.data(), q_width}, q, k, v, {out.data(), q_width}, log_sum_exp.data(), dq, dk,
+                                 dv, workspace.data());
+      });
+    }
+    compute_bound(state, product * (backward ? 5 : 2));
+  };
+  benchmark::RegisterBenchmark(("attention_forward" + shape).c_str(), run, false);
+  benchmark::RegisterBenchmark(("attention_backward_input" + shape).c_str(), run, true);
+}
+
+// A kernel that streams `moved` floats.
+template <class Run>
+void stream(const std::string& name, int64_t moved, const Run& run) {
+  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+    Run own = run;
+    loop(state, own);
+    memory_bound(state, moved);
+  });
+}
+
+void streams(Shape s) {
+  const int64_t size = s.tokens * s.hidden;
+  const std::string shape = "/tokens:" + std::to_string(s.tokens) + "/width:" + std::to_string(s.hidden);
+  struct Buffers {
+    std::vector<float> x, dy, y, gamma, beta, dgamma, dbeta, mean, rstd;
+  };
+  const auto norm = [=] {
+    return Buffers{floats(size),     floats(size),     floats(size),     floats(s.hidden), floats(s.hidden),
+                   floats(s.hidden), floats(s.hidden), floats(s.tokens), floats(s.tokens)};
+  };
+  stream("layernorm_forward" + shape, 2 * size, [=, b = norm()]() mutable {
+    layernorm_forward(b.x.data(), b.gamma.data(), b.beta.data(), b.y.data(), b.mean.data(), b.rstd.data(), s.tokens,
+                      s.hidden, 1e-5f);
+  });
+  stream("layernorm_backward_input" + shape, 4 * size, [=, b = norm()]() mutable {
+    layernorm_backward_input(b.dy.data(), b.x.data(), b.gamma.data(), b.mean.data(), b.rstd.data(), b.y.data(),
+                             s.tokens, s.hidden, true);
+  });
+  stream("layernorm_backward_weight" + shape, 2 * size, [=, b = norm()]() mutable {
+    layernorm_backward_weight(b.dy.data(), b.x.data(), b.mean.data(), b.rstd.data(), b.dgamma.data(), b.dbeta.data(),
+                              s.tokens, s.hidden, true);
+  });
+  stream("rmsnorm_forward" + shape, 2 * size, [=, b = norm()]() mutable {
+    rmsnorm_forward(b.x.data(), b.gamma.data(), b.y.data(), b.rstd.data(), s.tokens, s.hidden, 1e-5f);
+  });
+  stream("rmsnorm_backward_input" + shape, 4 * size, [=, b = norm()]() mutable {
+    rmsnorm_backward_input(b.dy.data(), b.x.data(), b.gamma.data(), b.rstd.data(), b.y.data(), s.tokens, s.hidden,
+                           true);
+  });
+  stream("rmsnorm_backward_weight" + shape, 2 * size, [=, b = norm()]() mutable {
+    rmsnorm_backward_weight(b.dy.data(), b.x.data(), b.rstd.data(), b.dgamma.data(), s.tokens, s.hidden, true);
+  });
+  stream("rotary_forward" + shape, 2 * size,
+         [=, x = floats(size), c = floats(s.tokens * 32), n = floats(s.tokens * 32)]() mutable {
+           rotary_forward(x.data(), s.hidden, c.data(), n.data(), 1, s.tokens, s.heads, s.hidden / s.heads);
+         });
+
+  const int64_t ffn = s.tokens * s.ffn;
+  const std::string ffn_shape = "/tokens:" + std::to_string(s.tokens) + "/ffn:" + std::to_string(s.ffn);
+  stream("gelu_forward" + ffn_shape, 2 * ffn,
+         [=, x = floats(ffn), y = floats(ffn)]() mutable { gelu_forward(x.data(), y.data(), ffn); });
+  stream("gelu_backward_input" + ffn_shape, 3 * ffn, [=, x = floats(ffn), y = floats(ffn), z = floats(ffn)]() mutable {
+    gelu_backward_input(y.data(), x.data(), z.data(), ffn);
+  });
+  stream("swiglu_forward" + ffn_shape, 3 * ffn, [=, x = floats(ffn), y = floats(ffn), z = floats(ffn)]() mutable {
+    swiglu_forward(x.data(), y.data(), z.data(), ffn);
+  });
+  stream("swiglu_backward_input" + ffn_shape, 5 * ffn,
+         [=, dy = floats(ffn), x = floats(ffn), y = floats(ffn), dx = floats(ffn), dz = floats(ffn)]() mutable {
+           swiglu_backward_input(dy.data(), x.data(), y.data(), dx.data(), dz.data(), ffn);
+         });
+  stream("add" + shape, 3 * size, [=, x = floats(size), y = floats(size)]() mutable { add(x.data(), y.data(), size); });
+
+  const int64_t logits = s.tokens * s.vocabulary;
+  const std::string loss_shape = "/tokens:" + std::to_string(s.tokens) + "/vocabulary:" + std::to_string(s.vocabulary);
+  const std::vector<int32_t> targets(static_cast<size_t>(s.tokens), 5);
+  stream("cross_entropy_forward" + loss_shape, logits, [=, x = floats(logits), l = floats(s.tokens)]() mutable {
+    benchmark::DoNotOptimize(cross_entropy_forward(x.data(), targets.data(), l.data(), s.tokens, s.vocabulary));
+  });
+  stream("cross_entropy_backward_input" + loss_shape, 2 * logits,
+         [=, x = floats(logits), l = floats(s.tokens)]() mutable {
+           cross_entropy_backward_input(x.data(), targets.data(), l.data(), s.tokens, s.vocabulary);
+         });
+  stream("embedding_forward" + shape, 3 * size,
+         [=, table = floats(s.vocabulary * s.hidden), positions = floats(size), out = floats(size)]() mutable {
+           embedding_forward(targets.data(), table.data(), positions.data(), out.data(), 1, s.tokens, s.hidden,
+                             s.vocabulary);
+         });
+  stream("embedding_backward_weight" + shape, 3 * size,
+         [=, table = floats(s.vocabulary * s.hidden), positions = floats(size), out = floats(size)]() mutable {
+           embedding_backward_weight(targets.data(), out.data(), table.data(), positions.data(), 1, s.tokens, s.tokens,
+                                     s.hidden, s.vocabulary, true);
+         });
+}
+
+void optimizers(int64_t count) {
+  const std::string shape = "/count:" + std::to_string(count);
+  const AdamW adam{.learning_rate = 1e-3f,
+                   .beta1 = 0.9,
+                   .beta2 = 0.95,
+                   .epsilon = 1e-8f,
+                   .weight_decay = 0.1f,
+                   .bias_correction1 = 0.5f,
+                   .bias_correction2 = 0.5f,
+                   .gradient_scale = 1};
+  stream("adamw_step" + shape, 7 * count,
+         [=, p = floats(count), g = floats(count), m = floats(count),
+          v = std::vector<float>(static_cast<size_t>(count))]() mutable {
+           adamw_step(adam, p.data(), g.data(), m.data(), v.data(), count);
+         });
+  stream("sum_of_squares" + shape, count,
+         [=, g = floats(count)] { benchmark::DoNotOptimize(sum_of_squares(g.data(), count)); });
+  stream("all_finite" + shape, count,
+         [=, g = floats(count)] { benchmark::DoNotOptimize(all_finite(g.data(), count)); });
+  stream(
+      "sum_in_order/ranks:4" + shape, 5 * count,
+      [=, a = floats(count), b = floats(count), c = floats(count), d = floats(count), out = floats(count)]() mutable {
+        const float* in[] = {a.data(), b.data(), c.data(), d.data()};
+        sum_in_order(in, 4, out.data(), count, false);
+      });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Shape s;
+  linear("qkv", s, s.hidden, 3 * s.hidden);
+  linear("proj", s, s.hidden, s.hidden);
+  linear("fc", s, s.hidden, s.ffn);
+  linear("fcproj", s, s.ffn, s.hidden);
+  linear("head", s, s.hidden, s.vocabulary);
+  attention({1, 256, 5, 5, 64});
+  attention({1, 1024, 12, 12, 64});
+  attention({1, 256, 8, 2, 64});
+  streams(s);
+  optimizers(1 << 18);
+  optimizers(1 << 22);
+  benchmark::AddCustomContext("processor", bench::processor_name());
+  benchmark::AddCustomContext("vectors", bench::vector_instructions());
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,0 +1,23 @@
+# The library behind kernels/cpu/gemm.h: oneDNN where it is there, else Eigen. One source file is compiled for each, so
+# that neither needs a preprocessor switch. (oneDNN's own CMake package also asks for OpenCL, which no CPU needs: hence
+# the plain search.)
+find_path(ONEDNN_INCLUDE_DIR dnnl.hpp)
+find_library(ONEDNN_LIBRARY dnnl)
+find_package(OpenMP QUIET COMPONENTS CXX)
+if(ONEDNN_INCLUDE_DIR AND ONEDNN_LIBRARY AND OpenMP_CXX_FOUND)
+  set(SHARDPIPE_GEMM_DEFAULT onednn)
+else()
+  set(SHARDPIPE_GEMM_DEFAULT eigen)
+endif()
+set(SHARDPIPE_GEMM ${SHARDPIPE_GEMM_DEFAULT} CACHE STRING "Library for matrix products: onednn or eigen")
+
+if(SHARDPIPE_GEMM STREQUAL "onednn")
+  set(SHARDPIPE_GEMM_LIBRARIES ${ONEDNN_LIBRARY} OpenMP::OpenMP_CXX)
+  set(SHARDPIPE_GEMM_OTHER_SOURCE cpu/gemm_eigen.cpp)
+elseif(SHARDPIPE_GEMM STREQUAL "eigen")
+  set(SHARDPIPE_GEMM_LIBRARIES)
+  set(SHARDPIPE_GEMM_OTHER_SOURCE cpu/gemm_onednn.cpp)
+else()
+  message(FATAL_ERROR "SHARDPIPE_GEMM is '${SHARDPIPE_GEMM}': allowed are onednn and eigen")
+endif()
+message(STATUS "Matrix products: ${SHARDPIPE_GEMM}")

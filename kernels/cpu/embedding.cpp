@@ -1,0 +1,44 @@
+#include "kernels/cpu/embedding.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "kernels/cpu/activation.h"
+
+namespace shardpipe::kernels {
+
+static void check_tokens(const int32_t* tokens, int64_t count, int64_t vocabulary) {
+  for (int64_t place = 0; place < count; ++place) {
+    if (tokens[place] >= 0 && tokens[place] < vocabulary) continue;
+    throw std::out_of_range(
+        fmt::format("token {} at place {} is not in the vocabulary: 0 … {}", tokens[place], place, vocabulary - 1));
+  }
+}
+
+void embedding_forward(const int32_t* tokens, const float* table, const float* positions, float* out, int64_t batch,
+                       int64_t sequence, int64_t width, int64_t vocabulary) {
+  check_tokens(tokens, batch * sequence, vocabulary);
+  for (int64_t place = 0; place < batch * sequence; ++place) {
+    float* row = out + place * width;
+    std::copy_n(table + tokens[place] * width, width, row);
+    if (positions) add(positions + place % sequence * width, row, width);
+  }
+}
+
+void embedding_backward_weight(const int32_t* tokens, const float* dout, float* dtable, float* dpositions,
+                               int64_t batch, int64_t sequence, int64_t maximum_sequence, int64_t width,
+                               int64_t vocabulary, bool accumulate) {
+  check_tokens(tokens, batch * sequence, vocabulary);
+  if (!accumulate) {
+    std::fill_n(dtable, vocabulary * width, 0.0f);
+    if (dpositions) std::fill_n(dpositions, maximum_sequence * width, 0.0f);
+  }
+  for (int64_t place = 0; place < batch * sequence; ++place) {
+    add(dout + place * width, dtable + tokens[place] * width, width);
+    if (dpositions) add(dout + place * width, dpositions + place % sequence * width, width);
+  }
+}
+
+}  // namespace shardpipe::kernels

@@ -1,0 +1,151 @@
+#include <dnnl.h>
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <dnnl.hpp>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/cpu/gemm.h"
+
+namespace shardpipe::kernels {
+namespace {
+
+struct Shape {
+  Transpose transpose_a, transpose_b;
+  int64_t m, n, k, lda, ldb, ldc;
+  bool accumulate;
+  bool operator==(const Shape&) const = default;
+};
+
+struct ShapeHash {
+  size_t operator()(const Shape& s) const {
+    uint64_t hash = uint64_t{s.transpose_a == Transpose::Yes} | uint64_t{s.transpose_b == Transpose::Yes} << 1 |
+                    uint64_t{s.accumulate} << 2;
+    for (const int64_t value : {s.m, s.n, s.k, s.lda, s.ldb, s.ldc}) {
+      hash = (hash ^ static_cast<uint64_t>(value)) * 0x9E3779B97F4A7C15u;  // 2^64 / golden ratio
+      hash ^= hash >> 29;
+    }
+    return hash;
+  }
+};
+
+struct alignas(64) CacheLine {
+  std::byte bytes[64];
+};
+
+// A primitive for one shape, with memory objects that are pointed at each call's matrices.
+struct Product {
+  dnnl::matmul primitive;
+  dnnl::memory a, b, c, scratch;
+  std::array<dnnl_exec_arg_t, 4> arguments;
+};
+
+// What one thread keeps between calls. It is the one exception to "no global state": making a primitive takes
+// milliseconds the first time, a memory object may not be shared by two threads that point it at different matrices,
+// and handing a cache through every linear layer would put this library's needs into every signature. Nothing that can
+// be observed but time depends on it.
+class ProductsOfThread {
+ public:
+  ProductsOfThread() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+    // Per calling thread: parallelism comes from ranks, and a sum split by threads would have other bits.
+    omp_set_num_threads(1);
+  }
+
+  void run(const Shape& shape, const float* a, const float* b, float* c) {
+    auto found = products_.find(shape);
+    if (found == products_.end()) found = products_.emplace(shape, make(shape)).first;
+    Product& product = found->second;
+    // oneDNN reads a and b only, but has one memory type for both
+    product.a.set_data_handle(const_cast<float*>(a));
+    product.b.set_data_handle(const_cast<float*>(b));
+    product.c.set_data_handle(c);
+    product.scratch.set_data_handle(scratch_.data());
+    dnnl::error::wrap_c_api(
+        dnnl_primitive_execute(product.primitive.get(), stream_.get(), static_cast<int>(product.arguments.size()),
+                               product.arguments.data()),
+        "oneDNN could not run a matrix product");
+    stream_.wait();
+  }
+
+ private:
+  Product make(const Shape& s) {
+    using Strides = dnnl::memory::dims;
+    const auto describe = [](int64_t rows, int64_t columns, Strides strides) {
+      return dnnl::memory::desc({rows, columns}, dnnl::memory::data_type::f32, strides);
+    };
+    const auto a = describe(s.m, s.k, s.transpose_a == Transpose::Yes ? Strides{1, s.lda} : Strides{s.lda, 1});
+    const auto b = describe(s.k, s.n, s.transpose_b == Transpose::Yes ? Strides{1, s.ldb} : Strides{s.ldb, 1});
+    const auto c = describe(s.m, s.n, Strides{s.ldc, 1});
+
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (s.accumulate) {
+      dnnl::post_ops add_to_c;
+      add_to_c.append_sum(1.0f);
+      attributes.set_post_ops(add_to_c);
+    }
+    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, engine_);
+
+    Product product{.primitive = dnnl::matmul(description),
+                    .a = dnnl::memory(a, engine_, nullptr),
+                    .b = dnnl::memory(b, engine_, nullptr),
+                    .c = dnnl::memory(c, engine_, nullptr),
+                    .scratch = dnnl::memory(description.scratchpad_desc(), engine_, nullptr),
+                    .arguments = {}};
+    product.arguments = {{{DNNL_ARG_SRC, product.a.get()},
+                          {DNNL_ARG_WEIGHTS, product.b.get()},
+                          {DNNL_ARG_DST, product.c.get()},
+                          {DNNL_ARG_SCRATCHPAD, product.scratch.get()}}};
+    // grows only here, on a miss
+    const size_t lines = (description.scratchpad_desc().get_size() + sizeof(CacheLine) - 1) / sizeof(CacheLine);
+    scratch_.resize(std::max(scratch_.size(), lines));
+    return product;
+  }
+
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  std::unordered_map<Shape, Product, ShapeHash> products_;
+  std::vector<CacheLine> scratch_;
+};
+
+}  // namespace
+
+void gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda,
+          const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate) {
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    for (int64_t row = 0; !accumulate && row < m; ++row) std::fill_n(c + row * ldc, n, 0.0f);
+    return;
+  }
+  thread_local ProductsOfThread products;
+  products.run({transpose_a, transpose_b, m, n, k, lda, ldb, ldc, accumulate}, a, b, c);
+}
+
+std::string gemm_description() {
+  const auto instructions = [] {
+    switch (dnnl::get_effective_cpu_isa()) {
+      case dnnl::cpu_isa::avx2:
+        return "AVX2";
+      case dnnl::cpu_isa::avx2_vnni:
+        return "AVX2 with VNNI";
+      case dnnl::cpu_isa::avx512_core:
+        return "AVX-512";
+      case dnnl::cpu_isa::avx512_core_vnni:
+        return "AVX-512 with VNNI";
+      case dnnl::cpu_isa::avx512_core_bf16:
+        return "AVX-512 with bf16";
+      case dnnl::cpu_isa::avx512_core_amx:
+        return "AVX-512 with AMX";
+      default:
+        return "below AVX2";
+    }
+  };
+  const dnnl_version_t* version = dnnl_version();
+  return fmt::format("oneDNN {}.{}.{} ({})", version->major, version->minor, version->patch, instructions());
+}
+
+}  // namespace shardpipe::kernels

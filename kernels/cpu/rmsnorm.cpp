@@ -1,0 +1,104 @@
+#include "kernels/cpu/rmsnorm.h"
+
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/rmsnorm.cpp"
+#include <hwy/foreach_target.h>
+
+#include "kernels/cpu/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace shardpipe::kernels::HWY_NAMESPACE {
+
+using Floats = hn::ScalableTag<float>;
+using V = hn::Vec<Floats>;
+
+void rmsnorm_forward(const float* x, const float* gamma, float* y, float* rstd, int64_t tokens, int64_t width,
+                     float epsilon) {
+  const Floats d;
+  for (int64_t token = 0; token < tokens; ++token) {
+    const float* row = x + token * width;
+    V squares = hn::Zero(d);
+    for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
+      const V v = lanes.load(d, row + i);
+      squares = hn::MulAdd(v, v, squares);
+    });
+    const float mean_square = hn::GetLane(hn::SumOfLanes(d, squares)) / static_cast<float>(width);
+    rstd[token] = 1.0f / std::sqrt(mean_square + epsilon);
+
+    const V scale = hn::Set(d, rstd[token]);
+    float* out = y + token * width;
+    for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
+      lanes.store(hn::Mul(hn::Mul(lanes.load(d, row + i), scale), lanes.load(d, gamma + i)), d, out + i);
+    });
+  }
+}
+
+void rmsnorm_backward_input(const float* dy, const float* x, const float* gamma, const float* rstd, float* dx,
+                            int64_t tokens, int64_t width, bool accumulate) {
+  const Floats d;
+  const V inverse_width = hn::Set(d, 1.0f / static_cast<float>(width));
+  for (int64_t token = 0; token < tokens; ++token) {
+    const float* x_row = x + token * width;
+    const float* dy_row = dy + token * width;
+    float* dx_row = dx + token * width;
+    const V scale = hn::Set(d, rstd[token]);
+
+    // with n = x·rstd and g = dy·gamma: dx = rstd·(g - n·mean(g·n))
+    V sum_gn = hn::Zero(d);
+    for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
+      const V g = hn::Mul(lanes.load(d, dy_row + i), lanes.load(d, gamma + i));
+      sum_gn = hn::MulAdd(g, hn::Mul(lanes.load(d, x_row + i), scale), sum_gn);
+    });
+    const V mean_gn = hn::Mul(hn::SumOfLanes(d, sum_gn), inverse_width);
+
+    for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
+      const V g = hn::Mul(lanes.load(d, dy_row + i), lanes.load(d, gamma + i));
+      const V n = hn::Mul(lanes.load(d, x_row + i), scale);
+      V gradient = hn::Mul(scale, hn::NegMulAdd(n, mean_gn, g));
+      if (accumulate) gradient = hn::Add(lanes.load(d, dx_row + i), gradient);
+      lanes.store(gradient, d, dx_row + i);
+    });
+  }
+}
+
+void rmsnorm_backward_weight(const float* dy, const float* x, const float* rstd, float* dgamma, int64_t tokens,
+                             int64_t width, bool accumulate) {
+  const Floats d;
+  for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
+    V sum = hn::Zero(d);
+    for (int64_t token = 0; token < tokens; ++token) {
+      const V n = hn::Mul(lanes.load(d, x + token * width + i), hn::Set(d, rstd[token]));
+      sum = hn::MulAdd(lanes.load(d, dy + token * width + i), n, sum);
+    }
+    if (accumulate) sum = hn::Add(lanes.load(d, dgamma + i), sum);
+    lanes.store(sum, d, dgamma + i);
+  });
+}
+
+}  // namespace shardpipe::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace shardpipe::kernels {
+
+HWY_EXPORT(rmsnorm_forward);
+HWY_EXPORT(rmsnorm_backward_input);
+HWY_EXPORT(rmsnorm_backward_weight);
+
+void rmsnorm_forward(const float* x, const float* gamma, float* y, float* rstd, int64_t tokens, int64_t width,
+                     float epsilon) {
+  HWY_DYNAMIC_DISPATCH(rmsnorm_forward)(x, gamma, y, rstd, tokens, width, epsilon);
+}
+void rmsnorm_backward_input(const float* dy, const float* x, const float* gamma, const float* rstd, float* dx,
+                            int64_t tokens, int64_t width, bool accumulate) {
+  HWY_DYNAMIC_DISPATCH(rmsnorm_backward_input)(dy, x, gamma, rstd, dx, tokens, width, accumulate);
+}
+void rmsnorm_backward_weight(const float* dy, const float* x, const float* rstd, float* dgamma, int64_t tokens,
+                             int64_t width, bool accumulate) {
+  HWY_DYNAMIC_DISPATCH(rmsnorm_backward_weight)(dy, x, rstd, dgamma, tokens, width, accumulate);
+}
+
+}  // namespace shardpipe::kernels
+#endif

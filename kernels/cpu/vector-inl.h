@@ -1,0 +1,111 @@
+// Vocabulary of the vector kernels, compiled once for each instruction set by Highway's foreach_target.
+//
+// A kernel writes its arithmetic once, as a body over "lanes": AllLanes in the bulk, SomeLanes in the tail. Both do the
+// same operations on each element, so an element's bits depend neither on its place in the array nor on alignment.
+#include <cstdint>
+#include <limits>
+
+#if defined(SHARDPIPE_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef SHARDPIPE_KERNELS_VECTOR_INL_H_
+#undef SHARDPIPE_KERNELS_VECTOR_INL_H_
+#else
+#define SHARDPIPE_KERNELS_VECTOR_INL_H_
+#endif
+
+#include <hwy/contrib/math/math-inl.h>
+#include <hwy/highway.h>
+
+// Where masked loads and stores of float and double leave the other lanes' memory alone (AVX2 does for these two types,
+// though not for all, which is why Highway itself says no).
+#undef SHARDPIPE_MASKED_ACCESS
+#define SHARDPIPE_MASKED_ACCESS (!HWY_MEM_OPS_MIGHT_FAULT || HWY_TARGET == HWY_AVX2)
+
+HWY_BEFORE_NAMESPACE();
+namespace shardpipe::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+template <class D>
+using ElementOf = hn::TFromD<D>;
+
+// A whole vector of elements.
+struct AllLanes {
+  template <class D>
+  HWY_INLINE hn::Vec<D> load(D d, const ElementOf<D>* from) const {
+    return hn::LoadU(d, from);
+  }
+  template <class D>
+  HWY_INLINE hn::Vec<D> load_or(D d, const ElementOf<D>* from, ElementOf<D>) const {
+    return hn::LoadU(d, from);
+  }
+  template <class D>
+  HWY_INLINE void store(hn::Vec<D> v, D d, ElementOf<D>* to) const {
+    hn::StoreU(v, d, to);
+  }
+  template <class D>
+  HWY_INLINE hn::Vec<D> zero_others(D, hn::Vec<D> v) const {
+    return v;
+  }
+};
+
+// The first `count` elements of a vector: nothing beyond them is read or written.
+struct SomeLanes {
+  size_t count;
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> load(D d, const ElementOf<D>* from) const {
+#if !SHARDPIPE_MASKED_ACCESS
+    return load_or(d, from, ElementOf<D>{0});
+#else
+    return hn::MaskedLoad(hn::FirstN(d, count), d, from);
+#endif
+  }
+  template <class D>
+  HWY_INLINE hn::Vec<D> load_or(D d, const ElementOf<D>* from, ElementOf<D> other) const {
+    HWY_ALIGN ElementOf<D> padded[hn::MaxLanes(d)];
+    hn::Store(hn::Set(d, other), d, padded);
+    for (size_t i = 0; i < count; ++i) padded[i] = from[i];
+    return hn::Load(d, padded);
+  }
+  template <class D>
+  HWY_INLINE void store(hn::Vec<D> v, D d, ElementOf<D>* to) const {
+#if !SHARDPIPE_MASKED_ACCESS
+    HWY_ALIGN ElementOf<D> padded[hn::MaxLanes(d)];
+    hn::Store(v, d, padded);
+    for (size_t i = 0; i < count; ++i) to[i] = padded[i];
+#else
+    hn::BlendedStore(v, hn::FirstN(d, count), d, to);
+#endif
+  }
+  template <class D>
+  HWY_INLINE hn::Vec<D> zero_others(D d, hn::Vec<D> v) const {
+    return hn::IfThenElseZero(hn::FirstN(d, count), v);
+  }
+};
+
+// body(first element, lanes) over [0, count) in vectors.
+template <class D, class Body>
+HWY_INLINE void for_each_vector(D d, int64_t count, const Body& body) {
+  const int64_t step = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + step <= count; i += step) body(i, AllLanes{});
+  if (i < count) body(i, SomeLanes{static_cast<size_t>(count - i)});
+}
+
+// e^x for x up to 88, with NaN kept: Highway's Exp alone would turn NaN into 0 and hide an overflow.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exponential(D d, V x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+}
+
+// 1 / (1 + e^-z), from e^-|z|, which overflows for no z.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V sigmoid(D d, V z) {
+  const V one = hn::Set(d, 1.0f);
+  const V e = exponential(d, hn::Neg(hn::Abs(z)));
+  const V numerator = hn::IfThenElse(hn::Lt(z, hn::Zero(d)), e, one);
+  return hn::Div(numerator, hn::Add(one, e));
+}
+
+}  // namespace shardpipe::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // toggled include guard

@@ -1,0 +1,151 @@
+// Reads a subcommand's flags. Written by hand because every mistake is to be told, not the first one, and because
+// nothing may be guessed: no abbreviations, no flag taken for another flag's value.
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "cli/settings.h"
+#include "layout/nearest_name.h"
+
+namespace shardpipe::cli {
+namespace {
+
+struct Flag {
+  std::string name;                  // without its dashes
+  std::optional<std::string> value;  // after '=', or the next argument
+};
+
+bool begins_a_flag(std::string_view argument) { return argument.starts_with("--"); }
+
+class Reader {
+ public:
+  Reader(Command command, std::span<const std::string> arguments) : command_(command), rest_(arguments) {}
+
+  Arguments read() {
+    while (!rest_.empty()) {
+      const std::string argument = rest_.front();
+      rest_ = rest_.subspan(1);
+      if (argument == "-h") {
+        result_.help = true;
+      } else if (argument.starts_with("-") && argument.size() > 1) {
+        take_flag(argument);
+      } else {
+        problem("found '{}', which no flag takes; allowed: flags, which begin with --", argument);
+      }
+    }
+    return std::move(result_);
+  }
+
+ private:
+  template <typename... Args>
+  void problem(fmt::format_string<Args...> text, Args&&... args) {
+    result_.settings.problems.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+
+  void take_flag(const std::string& argument) {
+    const size_t equals = argument.find('=');
+    const std::string flag = argument.substr(0, equals);
+    std::optional<std::string> value;
+    if (equals != std::string::npos) value = argument.substr(equals + 1);
+    const std::string name = begins_a_flag(flag) ? flag.substr(2) : "";
+
+    if (name == "help") return take_switch(flag, value, result_.help);
+    if (name == "print-config") return take_switch(flag, value, result_.print_config);
+    if (name == "dry-run" && command_ == Command::Train) return take_switch(flag, value, result_.dry_run);
+    if (name == "config") return take_config(value);
+    for (const Option& option : options()) {
+      if (!belongs(option) || name.empty()) continue;
+      if (option.kind == Kind::Switch && (name == option.name || name == option.opposite))
+        return take_boolean(option, flag, value, name == option.name);
+      if (name == option.name) return take_option(option, flag, value);
+    }
+    problem(
+        "{}: found an unknown flag of {}, allowed: those that --help lists{}", flag, command_name(),
+        did_you_mean(flag.substr(flag.find_first_not_of('-') == std::string::npos ? 0 : flag.find_first_not_of('-')),
+                     known_names(), "--"));
+    if (!value) next_value();  // most likely its value: not a mistake of its own
+  }
+
+  std::optional<std::string> next_value() {
+    if (rest_.empty() || begins_a_flag(rest_.front())) return std::nullopt;
+    std::string value = rest_.front();
+    rest_ = rest_.subspan(1);
+    return value;
+  }
+
+  void take_switch(const std::string& flag, const std::optional<std::string>& value, bool& target) {
+    if (value) return problem("{}: found the value '{}', allowed: {} without a value", flag, *value, flag);
+    if (target && flag != "--help") return problem("{}: found twice, allowed: once", flag);
+    target = true;
+  }
+
+  void take_config(std::optional<std::string> value) {
+    if (!value) value = next_value();
+    if (config_seen_) return problem("--config: found twice, allowed: once");
+    config_seen_ = true;
+    if (!value || value->empty()) return problem("--config: found no value, allowed: the name of a TOML file");
+    result_.config_file = *value;
+  }
+
+  void take_boolean(const Option& option, const std::string& flag, const std::optional<std::string>& value, bool yes) {
+    if (value) {
+      problem("{}: found the value '{}', allowed: {}", flag, *value, allowed(option));
+      result_.settings.unreadable.push_back(&option);
+      return;
+    }
+    store(option, flag, yes);
+  }
+
+  void take_option(const Option& option, const std::string& flag, std::optional<std::string> text) {
+    if (!text) text = next_value();
+    try {
+      store(option, flag, parse_value(option, text.value_or("")));
+    } catch (const InputError& error) {
+      problem("{}: {}", flag, error.what());
+      result_.settings.unreadable.push_back(&option);
+    }
+  }
+
+  void store(const Option& option, const std::string& flag, Value value) {
+    std::vector<Setting>& given = result_.settings.given;
+    const auto before = std::ranges::find(given, &option, &Setting::option);
+    if (before == given.end()) {
+      given.push_back({&option, std::move(value), flag});
+    } else if (option.kind == Kind::Files) {
+      auto& files = std::get<std::vector<std::string>>(before->value);
+      const auto& more = std::get<std::vector<std::string>>(value);
+      files.insert(files.end(), more.begin(), more.end());
+    } else if (before->where == flag) {
+      problem("{}: found twice, allowed: once", flag);
+    } else {
+      problem("{}: found beside {}, allowed: one of them", flag, before->where);
+    }
+  }
+
+  bool belongs(const Option& option) const { return command_ == Command::Train || option.of_verify; }
+  std::string_view command_name() const { return command_ == Command::Train ? "train" : "verify"; }
+
+  std::vector<std::string> known_names() const {
+    std::vector<std::string> names{"help", "print-config", "config"};
+    if (command_ == Command::Train) names.emplace_back("dry-run");
+    for (const Option& option : options()) {
+      if (!belongs(option)) continue;
+      names.push_back(option.name);
+      if (!option.opposite.empty()) names.push_back(option.opposite);
+    }
+    return names;
+  }
+
+  Command command_;
+  std::span<const std::string> rest_;
+  Arguments result_;
+  bool config_seen_ = false;
+};
+
+}  // namespace
+
+Arguments read_arguments(Command command, std::span<const std::string> arguments) {
+  return Reader(command, arguments).read();
+}
+
+}  // namespace shardpipe::cli

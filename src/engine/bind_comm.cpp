@@ -1,0 +1,71 @@
+#include "engine/bind_comm.h"
+
+#include <span>
+
+#include "base/error.h"
+#include "program/text.h"
+
+namespace shardpipe {
+
+std::vector<int> members_of(const StepShape& shape, const Group& group, uint16_t replica) {
+  std::vector<int> members;
+  for (const uint16_t pipeline_rank : group.pipeline_ranks) {
+    if (!group.replicas)
+      members.push_back(world_rank(shape, pipeline_rank, replica));
+    else
+      for (uint16_t r = 0; r < shape.layout.dp; ++r) members.push_back(world_rank(shape, pipeline_rank, r));
+  }
+  return members;
+}
+
+BoundAction bind_communication(const Program& program, const StepShape& shape, const RankPlace& place, ArenaView arena,
+                               const Action& action) {
+  const RankProgram& rank = program.by_pipeline_rank[place.pipeline_rank];
+  Communicator* comm = (*place.communicators)[action.group].get();
+  check_invariant(comm != nullptr, "{} speaks to a group that it is no member of: {}", name_of(action),
+                  program.groups[action.group].name);
+  const Use* uses = rank.begin_uses(action);
+  const Buffer& first = rank.buffers[uses[0].buffer];
+  // Floats of a use; of a whole parameter group all, or this rank's shard.
+  const auto floats = [&](const Buffer& buffer) {
+    return std::span(arena.get<float>(buffer), buffer.bytes / sizeof(float));
+  };
+  const auto owned_part = [&](const Buffer& buffer) {
+    const uint64_t shard = shape.shards_of(buffer.index).shard_elements;
+    const std::span<float> all = floats(buffer);
+    return all.size() == shard ? all : all.subspan(place.replica * shard, shard);
+  };
+  switch (action.kind) {
+    case Kind::Send:
+      return [comm, bytes = std::as_bytes(floats(first))] { comm->send(bytes, 1); };
+    case Kind::Receive:
+      return [comm, bytes = std::as_writable_bytes(floats(first))] { comm->receive(bytes, 0); };
+    case Kind::Unshard: {
+      const Buffer& whole = rank.buffers[uses[action.use_count - 1].buffer];
+      return [comm, from = action.use_count == 1 ? owned_part(whole) : floats(first), to = floats(whole)] {
+        comm->all_gather(from, to);
+      };
+    }
+    case Kind::SumTied: {
+      const std::span<float> data = action.extent == Extent::Owned ? owned_part(first) : floats(first);
+      return [comm, data] { comm->all_reduce(data, data, false); };
+    }
+    case Kind::Reduce:
+      break;
+    default:
+      throw InvariantError(fmt::format("{} does not speak to a group", name_of(action)));
+  }
+  if (first.role == Role::Slots)
+    return
+        [comm, slots = std::span(arena.get<double>(first), first.bytes / sizeof(double))] { comm->all_reduce(slots); };
+  // In place, or from one micro-batch's gradient into the accumulator.
+  const Use& target = uses[action.use_count - 1];
+  const Buffer& sum = rank.buffers[target.buffer];
+  const bool accumulate = action.use_count == 2 && target.access == Access::Add;
+  if (action.extent == Extent::Owned)
+    return
+        [comm, from = floats(first), to = owned_part(sum), accumulate] { comm->reduce_scatter(from, to, accumulate); };
+  return [comm, from = floats(first), to = floats(sum), accumulate] { comm->all_reduce(from, to, accumulate); };
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,283 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "engine/bind.h"
+#include "engine/bind_comm.h"
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/optimizer.h"
+#include "model/blocks/blocks.h"
+#include "program/slots.h"
+#include "program/text.h"
+
+namespace shardpipe {
+namespace {
+
+// The part of a parameter group that an action treats, in a buffer that holds all of it or this rank's shard alone.
+struct Part {
+  float* data;
+  Range range;  // of the group's elements, without padding
+};
+
+class CpuBinder {
+ public:
+  CpuBinder(const Program& program, const StepShape& shape, const RankPlace& place, const StepSettings& settings,
+            ArenaView arena)
+      : rank_(program.by_pipeline_rank[place.pipeline_rank]),
+        shape_(shape),
+        place_(place),
+        settings_(settings),
+        arena_(arena) {}
+
+  BoundAction bind(const Action& action) {
+    switch (action.kind) {
+      case Kind::Forward:
+        return [this, block = &block(action), v = views(action)] { block_forward(*shape_.model, *block, v); };
+      case Kind::Backward:
+        return [this, block = &block(action), v = views(action)] {
+          block_backward_input(*shape_.model, *block, v);
+          block_backward_weight(*shape_.model, *block, v);
+        };
+      case Kind::SumTied:
+        return sum_tied(action);
+      case Kind::GradientNorm:
+        return gradient_norm(action);
+      case Kind::Clip:
+        return clip(action);
+      case Kind::OptimizerStep:
+        return optimizer_step(action);
+      default:
+        throw InvariantError(fmt::format("no arithmetic for {}", name_of(action)));
+    }
+  }
+
+ private:
+  const Block& block(const Action& action) const { return shape_.model->blocks[action.index]; }
+  float* floats(const Use& use) const { return arena_.get<float>(rank_.buffers[use.buffer]); }
+
+  BlockViews views(const Action& action) const {
+    const Block& b = block(action);
+    BlockViews v{.shape = shape_.micro_batch};
+    const auto slot_of = [&](uint16_t group) {
+      return static_cast<size_t>(std::ranges::find(b.groups, group) - b.groups.begin());
+    };
+    for (const Use& use : uses_of(rank_, action)) {
+      const Buffer& buffer = rank_.buffers[use.buffer];
+      switch (buffer.role) {
+        case Role::Tokens:
+          v.tokens = arena_.get<int32_t>(buffer);
+          break;
+        case Role::Targets:
+          v.targets = arena_.get<int32_t>(buffer);
+          break;
+        case Role::Parameters:
+          v.parameters[slot_of(buffer.index)] = floats(use);
+          break;
+        case Role::Activation:
+          if (buffer.index == action.index)
+            v.input = floats(use);
+          else
+            v.output = floats(use);
+          break;
+        case Role::ActivationGradient:
+          if (buffer.index == action.index)
+            v.input_gradient = floats(use);
+          else
+            v.output_gradient = floats(use);
+          break;
+        case Role::Saved:
+          v.saved = arena_.get<std::byte>(buffer);
+          break;
+        case Role::Gradient:
+          v.gradients[slot_of(buffer.index)] = floats(use);
+          v.accumulate[slot_of(buffer.index)] = use.access == Access::Add;
+          break;
+        case Role::Workspace:
+          v.between = arena_.get<std::byte>(buffer);
+          v.workspace = v.between + block_bytes(*shape_.model, b, shape_.micro_batch).between;
+          break;
+        case Role::Loss:
+          v.loss = arena_.get<LossSlot>(buffer);
+          break;
+        default:
+          throw InvariantError(fmt::format("{} does not use {}", name_of(action), name_of(buffer)));
+      }
+    }
+    return v;
+  }
+
+  Part part(const Use& use, Extent extent) const {
+    const Buffer& buffer = rank_.buffers[use.buffer];
+    const Shards cut = shape_.shards_of(buffer.index);
+    if (extent == Extent::Whole) return {floats(use), {0, cut.elements}};
+    const bool holds_all = buffer.bytes == cut.padded_elements() * sizeof(float);
+    return {floats(use) + (holds_all ? place_.replica * cut.shard_elements : 0), owned(cut, place_.replica)};
+  }
+  bool uses_role(const Action& action, Role role) const {
+    return std::ranges::any_of(uses_of(rank_, action),
+                               [&](const Use& use) { return rank_.buffers[use.buffer].role == role; });
+  }
+  const Use& use_of(const Action& action, Role role) const {
+    for (const Use& use : uses_of(rank_, action))
+      if (rank_.buffers[use.buffer].role == role) return use;
+    throw InvariantError(fmt::format("{} uses no {}", name_of(action), to_string(role)));
+  }
+  const Buffer& buffer_of(const Action& action, Role role) const { return rank_.buffers[use_of(action, role).buffer]; }
+
+  BoundAction sum_tied(const Action& action) const {
+    const UseRange uses = uses_of(rank_, action);
+    const Part from = part(uses.begin()[0], action.extent), to = part(uses.begin()[1], action.extent);
+    return [to, from] { kernels::add(from.data, to.data, static_cast<int64_t>(to.range.size())); };
+  }
+
+  SlotShape slot_shape() const {
+    return {shape_.model->groups.size(), static_cast<uint64_t>(shape_.layout.dp),
+            static_cast<uint64_t>(shape_.layout.micro_batches())};
+  }
+
+  // Squares are taken shard by shard even where a gradient is whole, so that they add up in the same order in every
+  // layout.
+  BoundAction gradient_norm(const Action& action) const {
+    const Buffer& buffer = buffer_of(action, Role::Slots);
+    struct Square {
+      const float* data;
+      int64_t count;
+      uint64_t slot;
+    };
+    std::vector<Square> squares;
+    std::vector<std::pair<const LossSlot*, uint64_t>> losses;
+    const SlotShape slots = slot_shape();
+    for (const Use& use : uses_of(rank_, action)) {
+      const Buffer& read = rank_.buffers[use.buffer];
+      if (read.role == Role::Loss)
+        losses.emplace_back(arena_.get<LossSlot>(read), slots.loss(place_.replica, read.micro_batch));
+      if (read.role != Role::Gradient) continue;
+      if (action.extent == Extent::Owned) {
+        const Part mine = part(use, Extent::Owned);
+        squares.push_back(
+            {mine.data, static_cast<int64_t>(mine.range.size()), slots.square(read.index, place_.replica)});
+      } else if (place_.replica == 0) {
+        const Shards cut = shape_.shards_of(read.index);
+        for (uint64_t shard = 0; shard < cut.ranks; ++shard)
+          squares.push_back({floats(use) + owned(cut, shard).begin, static_cast<int64_t>(owned(cut, shard).size()),
+                             slots.square(read.index, shard)});
+      }
+    }
+    const bool first_rank = place_.pipeline_rank == 0 && place_.replica == 0;
+    return [out = arena_.get<double>(buffer), slots, squares, losses, first_rank, settings = &settings_] {
+      std::fill_n(out, slots.count(), 0.0);
+      for (const Square& square : squares) out[square.slot] = kernels::sum_of_squares(square.data, square.count);
+      for (const auto& [loss, slot] : losses) {
+        out[slot] = loss->loss;
+        out[slot + 1] = loss->tokens;
+      }
+      if (first_rank && settings->stop_requested) out[slots.stop()] = 1;
+    };
+  }
+
+  BoundAction clip(const Action& action) const {
+    return [in = arena_.get<double>(buffer_of(action, Role::Slots)),
+            out = arena_.get<StepScalars>(buffer_of(action, Role::Scalars)), slots = slot_shape(),
+            settings = &settings_] { *out = combine(in, slots, settings->gradient_clip); };
+  }
+
+  static StepScalars combine(const double* slots, const SlotShape& shape, double gradient_clip) {
+    double squares = 0, loss = 0;
+    StepScalars scalars;
+    for (uint64_t group = 0; group < shape.parameter_groups; ++group)
+      for (uint64_t shard = 0; shard < shape.replicas; ++shard) squares += slots[shape.square(group, shard)];
+    for (uint64_t replica = 0; replica < shape.replicas; ++replica)
+      for (uint64_t m = 0; m < shape.micro_batches; ++m) {
+        loss += slots[shape.loss(replica, m)];
+        scalars.tokens += slots[shape.loss(replica, m) + 1];
+      }
+    scalars.stop = slots[shape.stop()] != 0;
+    if (scalars.tokens == 0) return scalars;  // nothing to learn from: loss, norm and scale are 0
+    scalars.loss = loss / scalars.tokens;
+    scalars.gradient_norm = std::sqrt(squares) / scalars.tokens;
+    const double factor = gradient_clip > 0 ? std::min(1.0, gradient_clip / (scalars.gradient_norm + 1e-6)) : 1.0;
+    scalars.gradient_scale = factor / scalars.tokens;
+    return scalars;
+  }
+
+  BoundAction optimizer_step(const Action& action) const {
+    const Part gradient = part(use_of(action, Role::Gradient), action.extent);
+    const bool sharded = uses_role(action, Role::Shard);
+    const Part parameters = part(use_of(action, sharded ? Role::Shard : Role::Parameters), action.extent);
+    float *m = nullptr, *v = nullptr;
+    if (uses_role(action, Role::OptimizerState)) {
+      const Buffer& state = buffer_of(action, Role::OptimizerState);
+      m = arena_.get<float>(state);
+      v = m + state.bytes / sizeof(float) / 2;
+    }
+    // Runs of the part that decay, or do not.
+    struct Run {
+      uint64_t first, count;
+      bool decays;
+    };
+    std::vector<Run> runs;
+    for (const Tensor& tensor : shape_.model->groups[action.index].tensors) {
+      const uint64_t begin = std::max(tensor.offset, parameters.range.begin);
+      const uint64_t end = std::min(tensor.offset + tensor.elements, parameters.range.end);
+      if (begin >= end) continue;
+      const uint64_t first = begin - parameters.range.begin;
+      if (!runs.empty() && runs.back().decays == tensor.decays && runs.back().first + runs.back().count == first)
+        runs.back().count += end - begin;
+      else
+        runs.push_back({first, end - begin, tensor.decays});
+    }
+    const auto* scalars = arena_.get<StepScalars>(buffer_of(action, Role::Scalars));
+    return [=, parameter = parameters.data, gradient = gradient.data, settings = &settings_] {
+      if (scalars->tokens == 0) return;  // an empty step changes nothing
+      const auto scale = static_cast<float>(scalars->gradient_scale);
+      const auto lr = static_cast<float>(settings->learning_rate);
+      for (const Run& run : runs) {
+        const float decay = run.decays ? static_cast<float>(settings->weight_decay) : 0.0f;
+        float* p = parameter + run.first;
+        const float* g = gradient + run.first;
+        const auto count = static_cast<int64_t>(run.count);
+        if (!settings->adamw) {
+          kernels::sgd_step({.learning_rate = lr, .weight_decay = decay, .gradient_scale = scale}, p, g, count);
+          continue;
+        }
+        const auto step = static_cast<double>(settings->step);
+        kernels::adamw_step({.learning_rate = lr,
+                             .beta1 = static_cast<float>(settings->beta1),
+                             .beta2 = static_cast<float>(settings->beta2),
+                             .epsilon = static_cast<float>(settings->epsilon),
+                             .weight_decay = decay,
+                             .bias_correction1 = static_cast<float>(1 - std::pow(settings->beta1, step)),
+                             .bias_correction2 = static_cast<float>(1 - std::pow(settings->beta2, step)),
+                             .gradient_scale = scale},
+                            p, g, m + run.first, v + run.first, count);
+      }
+    };
+  }
+
+  const RankProgram& rank_;
+  const StepShape& shape_;
+  const RankPlace place_;
+  const StepSettings& settings_;
+  ArenaView arena_;
+};
+
+}  // namespace
+
+std::vector<BoundAction> bind_cpu(const Program& program, const StepShape& shape, const RankPlace& place,
+                                  const StepSettings& settings, std::byte* arena, uint64_t& highest_byte) {
+  const ArenaView view{arena, &highest_byte};
+  const auto binder = std::make_shared<CpuBinder>(program, shape, place, settings, view);
+  std::vector<BoundAction> bound;
+  for (const Action& action : program.by_pipeline_rank[place.pipeline_rank].actions) {
+    if (action.group != none) {
+      bound.push_back(bind_communication(program, shape, place, view, action));
+    } else {
+      BoundAction function = binder->bind(action);
+      bound.push_back([binder, function = std::move(function)] { function(); });  // the functions look into the binder
+    }
+  }
+  return bound;
+}
+
+}  // namespace shardpipe

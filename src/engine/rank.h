@@ -1,0 +1,84 @@
+// One rank while it trains: its arena, its communicators, its lanes. Made, used and destroyed on the rank's own thread;
+// all ranks of a world do the same calls in the same order.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/local/local_world.h"
+#include "device/arena.h"
+#include "engine/bind.h"
+#include "engine/lanes.h"
+#include "engine/machine.h"
+#include "program/compile.h"
+#include "program/slots.h"
+
+namespace shardpipe {
+
+// What all ranks share, made once: the programs of a training step and of an evaluation.
+struct Step {
+  StepShape shape;
+  Program training;
+  StepShape evaluation_shape;
+  Program evaluation;  // forwards only, over the same resident buffers
+};
+Step make_step(const Model&, const Layout&, uint64_t optimizer_states_per_element);
+
+// Called after an action has run, on its lane's thread: how `verify` and the tests look into a step.
+using Observer = std::function<void(const Action&, const RankProgram&, std::byte* arena)>;
+
+class Rank {
+ public:
+  // step outlives the rank. The arena is allocated and touched here: InvariantError with the bytes when it cannot be.
+  Rank(const Step& step, LocalWorld& world, int world_rank, Observer observer = nullptr);
+
+  int world_rank() const { return world_rank_; }
+  uint16_t pipeline_rank() const { return place_.pipeline_rank; }
+  uint16_t replica() const { return place_.replica; }
+
+  void initialise(uint64_t seed);  // parameters from the seed, optimizer states 0
+
+  // [batch, sequence] of a micro-batch, to be filled before a step; empty on a rank that does not read it.
+  std::span<int32_t> tokens(uint16_t micro_batch);
+  std::span<int32_t> targets(uint16_t micro_batch);
+
+  StepSettings settings;  // read by train_step
+
+  const StepScalars& train_step();
+  const StepScalars& evaluate();  // loss and tokens alone
+
+  // Calls visit(tensor, values) for every tensor of the parameter groups that live here, in canonical order; a tensor
+  // is visited on every rank that holds it. All replicas must call: sharded groups are gathered, one at a time.
+  void visit_parameters(const std::function<void(const Tensor&, std::span<const float>)>& visit);
+
+  const Timeline& last_timeline() const { return timeline_; }
+  uint64_t arena_bytes() const { return arena_.size(); }   // allocated
+  uint64_t highest_byte() const { return highest_byte_; }  // the end of the last byte that an action was given
+  WireBytes wire_bytes() const;                            // sent by this rank so far
+
+ private:
+  // A program bound for this rank.
+  struct Bound {
+    std::vector<std::unique_ptr<Communicator>> communicators;  // by group; null where not a member
+    std::unique_ptr<Machine> machine;
+    StepScalars* scalars = nullptr;
+  };
+  Bound bind(const Program&, const StepShape&, std::string_view name, LocalWorld&, bool observed);
+  std::span<int32_t> input(Role, uint16_t micro_batch);
+
+  const Step& step_;
+  const RankProgram& program_;
+  int world_rank_;
+  RankPlace place_;
+  Observer observer_;
+  Arena arena_;
+  uint64_t highest_byte_ = 0;
+  Bound training_, evaluation_;
+  std::unique_ptr<Communicator> replicas_;  // for visit_parameters
+  Timeline timeline_;
+};
+
+}  // namespace shardpipe

@@ -1,0 +1,137 @@
+#include "layout/layout.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "base/error.h"
+#include "layout/nearest_name.h"
+#include "schedules/schedule.h"
+
+namespace shardpipe {
+namespace {
+
+constexpr int64_t most_ranks = 4096;            // threads of one process
+constexpr int64_t most_micro_batches = 65'535;  // a schedule numbers them in 16 bits
+constexpr int64_t most_sequences = int64_t{1} << 31;
+
+// nullopt where the product does not fit.
+std::optional<int64_t> product(std::initializer_list<int64_t> factors) {
+  int64_t result = 1;
+  for (const int64_t factor : factors)
+    if (__builtin_mul_overflow(result, factor, &result)) return std::nullopt;
+  return result;
+}
+
+bool between(int64_t value, int64_t least, int64_t most) { return least <= value && value <= most; }
+
+std::string blocks_in_words(const Model& model) {
+  const int64_t layers = std::ranges::count(model.blocks, BlockKind::Layer, &Block::kind);
+  return fmt::format("{} has {} blocks (embedding + {} layers + head)", model.config.name, model.blocks.size(), layers);
+}
+
+void check_ranks(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
+  const auto blocks = static_cast<int64_t>(model.blocks.size());
+  if (!between(layout.pp, 1, most_ranks))
+    problems.push_back(fmt::format("--pp: found {}, allowed: 1 to {}", layout.pp,
+                                   blocks > 0 ? std::min(blocks, most_ranks) : most_ranks));
+  else if (blocks > 0 && layout.pp > blocks)
+    problems.push_back(fmt::format("--pp: found {} stages, but {}, set by --layers; allowed: 1 to {}", layout.pp,
+                                   blocks_in_words(model), blocks));
+  if (!between(layout.dp, 1, most_ranks))
+    problems.push_back(fmt::format("--dp: found {}, allowed: 1 to {}", layout.dp, most_ranks));
+  if (between(layout.pp, 1, most_ranks) && between(layout.dp, 1, most_ranks) && layout.ranks() > most_ranks)
+    problems.push_back(
+        fmt::format("--pp {} × --dp {}: found {} ranks, allowed: 1 to {} in one process; --dp {} would be", layout.pp,
+                    layout.dp, layout.ranks(), most_ranks, most_ranks / layout.pp));
+}
+
+void check_batch(const Layout& layout, std::vector<std::string>& problems) {
+  const bool micro_batch_is_right = between(layout.micro_batch_size, 1, most_sequences);
+  const bool global_batch_is_right = between(layout.global_batch_size, 1, most_sequences);
+  if (!micro_batch_is_right)
+    problems.push_back(
+        fmt::format("--micro-batch-size: found {}, allowed: 1 to {}", layout.micro_batch_size, most_sequences));
+  if (!global_batch_is_right)
+    problems.push_back(
+        fmt::format("--global-batch-size: found {}, allowed: 1 to {}", layout.global_batch_size, most_sequences));
+  if (!micro_batch_is_right || !global_batch_is_right || !between(layout.dp, 1, most_ranks)) return;
+
+  const int64_t unit = layout.micro_batch_size * layout.dp;  // one micro-batch on every replica; both are in range
+  const int64_t below = layout.global_batch_size / unit * unit;
+  if (below != layout.global_batch_size) {
+    const std::string nearest =
+        below == 0 ? fmt::format("{} would be", unit) : fmt::format("{} or {} would be", below, below + unit);
+    problems.push_back(fmt::format("--global-batch-size {} is not --micro-batch-size {} × --dp {} × an integer: {}",
+                                   layout.global_batch_size, layout.micro_batch_size, layout.dp, nearest));
+  } else if (layout.micro_batches() > most_micro_batches) {
+    problems.push_back(fmt::format(
+        "--global-batch-size {}: found {} micro-batches of --micro-batch-size {} a rank, allowed: 1 to {}; "
+        "--global-batch-size {} or --micro-batch-size {} would be",
+        layout.global_batch_size, layout.micro_batches(), layout.micro_batch_size, most_micro_batches,
+        unit * most_micro_batches, (layout.micro_batches() / most_micro_batches + 1) * layout.micro_batch_size));
+  }
+}
+
+// The largest array of a micro-batch must have a size that 64 bits can hold; everything else is counted from such
+// sizes.
+void check_micro_batch_bytes(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
+  if (!between(layout.micro_batch_size, 1, most_sequences) || model.blocks.empty()) return;
+  const ModelConfig& config = model.config;
+  const int64_t widest = std::max({config.vocab_size, config.ffn, config.hidden});
+  if (product({layout.micro_batch_size, config.seq_len, widest, int64_t{64}})) return;
+  problems.push_back(fmt::format(
+      "--micro-batch-size {} × --seq-len {} × the model's widest array ({}, of --hidden, --ffn and --vocab-size): "
+      "found more bytes than 64 bits count, allowed: less",
+      layout.micro_batch_size, config.seq_len, widest));
+}
+
+// fp32 parameters, gradients and two moments of all ranks together; and every block's share of that.
+void check_parameter_bytes(const Model& model, std::vector<std::string>& problems) {
+  constexpr uint64_t bytes_a_parameter = 16;
+  if (model.parameters() <= std::numeric_limits<int64_t>::max() / bytes_a_parameter) return;
+  problems.push_back(fmt::format(
+      "--layers, --hidden, --ffn and --vocab-size: found {} parameters, whose states take more bytes than 64 "
+      "bits count, allowed: less",
+      model.parameters()));
+}
+
+void check_stages(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
+  if (layout.stages.empty()) return;  // none given: balanced_stages fills them
+  const auto blocks = static_cast<int64_t>(model.blocks.size());
+  const std::string found = fmt::format("--stages {}", fmt::join(layout.stages, ","));
+  if (static_cast<int64_t>(layout.stages.size()) != layout.pp)
+    problems.push_back(
+        fmt::format("{}: found {} stages, allowed: {}, as --pp says", found, layout.stages.size(), layout.pp));
+  int64_t sum = 0;
+  for (const int64_t count : layout.stages) {
+    if (count < 1) {
+      problems.push_back(fmt::format("{}: found a stage of {} blocks, allowed: 1 or more in each", found, count));
+      return;
+    }
+    if (__builtin_add_overflow(sum, count, &sum)) sum = std::numeric_limits<int64_t>::max();
+  }
+  if (blocks > 0 && sum != blocks)
+    problems.push_back(fmt::format("{}: found {} blocks in all, allowed: {}, since {}, set by --layers", found, sum,
+                                   blocks, blocks_in_words(model)));
+}
+
+}  // namespace
+
+ReduceEvery default_reduce_every(int zero) { return zero >= 2 ? ReduceEvery::Micro : ReduceEvery::Step; }
+
+std::vector<std::string> problems_of(const Layout& layout, const Model& model) {
+  std::vector<std::string> problems;
+  check_ranks(layout, model, problems);
+  if (!between(layout.zero, 0, 3)) problems.push_back(fmt::format("--zero: found {}, allowed: 0 to 3", layout.zero));
+  if (const std::vector<std::string> names = schedule_names(); !is_schedule(layout.schedule))
+    problems.push_back(fmt::format("--schedule: found '{}', allowed: {}{}", layout.schedule, fmt::join(names, ", "),
+                                   did_you_mean(layout.schedule, names)));
+  check_batch(layout, problems);
+  check_micro_batch_bytes(layout, model, problems);
+  check_parameter_bytes(model, problems);
+  check_stages(layout, model, problems);
+  return problems;
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,84 @@
+#include "model/blocks/blocks.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/cpu/activation.h"
+#include "model/blocks/kinds.h"
+
+namespace shardpipe {
+namespace {
+
+void check_views(const Model& model, const Block& block, const BlockViews& views) {
+  check_invariant(views.shape.batch > 0 && views.shape.sequence > 0 && views.shape.sequence <= model.config.seq_len,
+                  "{}: a micro-batch of {} sequences of {} tokens; the model reads 1 … {}", block.name,
+                  views.shape.batch, views.shape.sequence, model.config.seq_len);
+  for (const std::byte* region : {views.saved, views.between, views.workspace}) {
+    check_invariant(reinterpret_cast<uintptr_t>(region) % piece_alignment_bytes == 0,
+                    "{}: saved, between and workspace start on multiples of {} bytes", block.name,
+                    piece_alignment_bytes);
+  }
+}
+
+}  // namespace
+
+kernels::AttentionShape attention_shape(const ModelConfig& config, MicroBatchShape shape) {
+  const kernels::AttentionShape attention{.batch = shape.batch,
+                                          .sequence = shape.sequence,
+                                          .heads = config.heads,
+                                          .kv_heads = config.kv_heads,
+                                          .head_dim = config.hidden / config.heads};
+  const uint64_t needed = kernels::attention_workspace_bytes(attention);
+  const uint64_t booked = attention_workspace_bytes(config, shape);
+  check_invariant(needed <= booked, "attention needs {} bytes of workspace, {} are booked", needed, booked);
+  return attention;
+}
+
+void give_gradient(const float* finished, float* gradient, int64_t count, bool accumulate) {
+  if (accumulate) {
+    kernels::add(finished, gradient, count);
+  } else {
+    std::copy_n(finished, count, gradient);
+  }
+}
+
+void block_forward(const Model& model, const Block& block, const BlockViews& views) {
+  check_views(model, block, views);
+  switch (block.kind) {
+    case BlockKind::Embedding:
+      return embedding_forward(model, block, views);
+    case BlockKind::Layer:
+      return model.config.family == Family::Gpt2 ? gpt2_layer_forward(model, block, views)
+                                                 : llama_layer_forward(model, block, views);
+    case BlockKind::Head:
+      return head_forward(model, block, views);
+  }
+}
+
+void block_backward_input(const Model& model, const Block& block, const BlockViews& views) {
+  check_views(model, block, views);
+  switch (block.kind) {
+    case BlockKind::Embedding:
+      return;  // tokens have no gradient
+    case BlockKind::Layer:
+      return model.config.family == Family::Gpt2 ? gpt2_layer_backward_input(model, block, views)
+                                                 : llama_layer_backward_input(model, block, views);
+    case BlockKind::Head:
+      return head_backward_input(model, block, views);
+  }
+}
+
+void block_backward_weight(const Model& model, const Block& block, const BlockViews& views) {
+  check_views(model, block, views);
+  switch (block.kind) {
+    case BlockKind::Embedding:
+      return embedding_backward_weight(model, block, views);
+    case BlockKind::Layer:
+      return model.config.family == Family::Gpt2 ? gpt2_layer_backward_weight(model, block, views)
+                                                 : llama_layer_backward_weight(model, block, views);
+    case BlockKind::Head:
+      return head_backward_weight(model, block, views);
+  }
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,44 @@
+// output = table[token] (+ positions, GPT-2)
+#include "kernels/cpu/embedding.h"
+
+#include <algorithm>
+
+#include "model/blocks/kinds.h"
+
+namespace shardpipe {
+namespace {
+
+template <typename Float>
+struct EmbeddingParameters {
+  Float* positions;  // [seq_len, C]; null: Llama
+  Float* table;      // [V, C]
+};
+
+// Positions come first; the table is the last tensor of the last group, which is "tied" or the block's own.
+template <typename Float>
+EmbeddingParameters<Float> parameters_in(const Model& model, const Block& block, std::array<Float*, 2> groups) {
+  const size_t last = block.groups.size() - 1;
+  return {.positions = model.config.family == Family::Gpt2 ? groups[0] : nullptr,
+          .table = groups[last] + model.groups[block.groups[last]].tensors.back().offset};
+}
+
+}  // namespace
+
+void embedding_forward(const Model& model, const Block& block, const BlockViews& views) {
+  const auto parameters = parameters_in(model, block, views.parameters);
+  kernels::embedding_forward(views.tokens, parameters.table, parameters.positions, views.output, views.shape.batch,
+                             views.shape.sequence, model.config.hidden, model.config.vocab_size);
+}
+
+void embedding_backward_weight(const Model& model, const Block& block, const BlockViews& views) {
+  // The two groups may differ in whether they accumulate, and few rows are named: so start from zeros and always add.
+  for (size_t i = 0; i < block.groups.size(); ++i) {
+    if (!views.accumulate[i]) std::fill_n(views.gradients[i], model.groups[block.groups[i]].elements, 0.0f);
+  }
+  const auto gradients = parameters_in(model, block, views.gradients);
+  kernels::embedding_backward_weight(views.tokens, views.output_gradient, gradients.table, gradients.positions,
+                                     views.shape.batch, views.shape.sequence, model.config.seq_len, model.config.hidden,
+                                     model.config.vocab_size, /*accumulate=*/true);
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,127 @@
+// A GPT-2 layer:  residual = input + c_proj(attention(c_attn(ln_1(input))));  output = residual +
+// c_proj(gelu(c_fc(ln_2(residual))))
+#include <algorithm>
+
+#include "kernels/cpu/activation.h"
+#include "kernels/cpu/layernorm.h"
+#include "kernels/cpu/linear.h"
+#include "model/blocks/kinds.h"
+
+namespace shardpipe {
+namespace {
+
+template <typename Float>
+struct Gpt2Layer {
+  Float *ln_1_gain, *ln_1_bias;            // [C]
+  Float *c_attn_weight, *c_attn_bias;      // [3C, C], [3C]: queries, keys, values
+  Float *c_proj_weight, *c_proj_bias;      // [C, C], [C]
+  Float *ln_2_gain, *ln_2_bias;            // [C]
+  Float *mlp_fc_weight, *mlp_fc_bias;      // [F, C], [F]
+  Float *mlp_proj_weight, *mlp_proj_bias;  // [C, F], [C]
+};
+
+// `flat` is the layer's parameter group or its gradient; the order is that of the group's tensors.
+template <typename Float>
+Gpt2Layer<Float> tensors_in(const Model& model, const Block& block, Float* flat) {
+  const auto& tensors = model.groups[block.groups[0]].tensors;
+  const auto at = [&](size_t i) { return flat + tensors[i].offset; };
+  return {at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7), at(8), at(9), at(10), at(11)};
+}
+
+struct Sizes {
+  int64_t tokens, hidden, ffn;
+  float epsilon;
+};
+Sizes sizes_of(const Model& model, const BlockViews& views) {
+  return {views.shape.tokens(), model.config.hidden, model.config.ffn, static_cast<float>(model.config.norm_epsilon)};
+}
+
+}  // namespace
+
+void gpt2_layer_forward(const Model& model, const Block& block, const BlockViews& views) {
+  const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
+  const auto weight = tensors_in(model, block, views.parameters[0]);
+  const LayerSaved saved = carve(layer_saved, views.saved, model, views);
+  const LayerForwardWork work = carve(layer_forward_work, views.workspace, model, views);
+
+  kernels::layernorm_forward(views.input, weight.ln_1_gain, weight.ln_1_bias, work.normalised, saved.mean_1,
+                             saved.rstd_1, tokens, hidden, epsilon);
+  kernels::linear_forward(work.normalised, weight.c_attn_weight, weight.c_attn_bias, saved.qkv, tokens, hidden,
+                          3 * hidden);
+  kernels::attention_forward(attention_shape(model.config, views.shape), {saved.qkv, 3 * hidden},
+                             {saved.qkv + hidden, 3 * hidden}, {saved.qkv + 2 * hidden, 3 * hidden},
+                             {saved.attention, hidden}, saved.log_sum_exp, work.attention);
+  kernels::linear_forward(saved.attention, weight.c_proj_weight, weight.c_proj_bias, saved.residual, tokens, hidden,
+                          hidden);
+  kernels::add(views.input, saved.residual, tokens * hidden);
+
+  kernels::layernorm_forward(saved.residual, weight.ln_2_gain, weight.ln_2_bias, work.normalised, saved.mean_2,
+                             saved.rstd_2, tokens, hidden, epsilon);
+  kernels::linear_forward(work.normalised, weight.mlp_fc_weight, weight.mlp_fc_bias, saved.gate, tokens, hidden, ffn);
+  kernels::gelu_forward(saved.gate, work.activated, tokens * ffn);
+  kernels::linear_forward(work.activated, weight.mlp_proj_weight, weight.mlp_proj_bias, views.output, tokens, ffn,
+                          hidden);
+  kernels::add(saved.residual, views.output, tokens * hidden);
+}
+
+void gpt2_layer_backward_input(const Model& model, const Block& block, const BlockViews& views) {
+  const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
+  const auto weight = tensors_in(model, block, views.parameters[0]);
+  const LayerSaved saved = carve(layer_saved, views.saved, model, views);
+  const LayerBetween between = carve(layer_between, views.between, model, views);
+  const LayerBackwardInputWork work = carve(layer_backward_input_work, views.workspace, model, views);
+
+  kernels::linear_backward_input(views.output_gradient, weight.mlp_proj_weight, between.d_gate, tokens, ffn, hidden,
+                                 false);
+  kernels::gelu_backward_input(between.d_gate, saved.gate, between.d_gate, tokens * ffn);
+  kernels::linear_backward_input(between.d_gate, weight.mlp_fc_weight, work.d_hidden, tokens, hidden, ffn, false);
+  kernels::layernorm_backward_weight(work.d_hidden, saved.residual, saved.mean_2, saved.rstd_2, between.d_gain_2,
+                                     between.d_bias_2, tokens, hidden, false);
+  std::copy_n(views.output_gradient, tokens * hidden, between.d_residual);
+  kernels::layernorm_backward_input(work.d_hidden, saved.residual, weight.ln_2_gain, saved.mean_2, saved.rstd_2,
+                                    between.d_residual, tokens, hidden, true);
+
+  kernels::linear_backward_input(between.d_residual, weight.c_proj_weight, work.d_hidden, tokens, hidden, hidden,
+                                 false);
+  kernels::attention_backward_input(attention_shape(model.config, views.shape), {work.d_hidden, hidden},
+                                    {saved.qkv, 3 * hidden}, {saved.qkv + hidden, 3 * hidden},
+                                    {saved.qkv + 2 * hidden, 3 * hidden}, {saved.attention, hidden}, saved.log_sum_exp,
+                                    {between.d_qkv, 3 * hidden}, {between.d_qkv + hidden, 3 * hidden},
+                                    {between.d_qkv + 2 * hidden, 3 * hidden}, work.attention);
+  kernels::linear_backward_input(between.d_qkv, weight.c_attn_weight, work.d_hidden, tokens, hidden, 3 * hidden, false);
+  kernels::layernorm_backward_weight(work.d_hidden, views.input, saved.mean_1, saved.rstd_1, between.d_gain_1,
+                                     between.d_bias_1, tokens, hidden, false);
+  std::copy_n(between.d_residual, tokens * hidden, views.input_gradient);
+  kernels::layernorm_backward_input(work.d_hidden, views.input, weight.ln_1_gain, saved.mean_1, saved.rstd_1,
+                                    views.input_gradient, tokens, hidden, true);
+}
+
+void gpt2_layer_backward_weight(const Model& model, const Block& block, const BlockViews& views) {
+  const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
+  const bool accumulate = views.accumulate[0];
+  const auto weight = tensors_in(model, block, views.parameters[0]);
+  const auto gradient = tensors_in(model, block, views.gradients[0]);
+  const LayerSaved saved = carve(layer_saved, views.saved, model, views);
+  const LayerBetween between = carve(layer_between, views.between, model, views);
+  const LayerBackwardWeightWork work = carve(layer_backward_weight_work, views.workspace, model, views);
+
+  kernels::layernorm_forward(views.input, weight.ln_1_gain, weight.ln_1_bias, work.normalised, work.mean, work.rstd,
+                             tokens, hidden, epsilon);
+  kernels::linear_backward_weight(between.d_qkv, work.normalised, gradient.c_attn_weight, gradient.c_attn_bias, tokens,
+                                  hidden, 3 * hidden, accumulate);
+  kernels::linear_backward_weight(between.d_residual, saved.attention, gradient.c_proj_weight, gradient.c_proj_bias,
+                                  tokens, hidden, hidden, accumulate);
+  kernels::layernorm_forward(saved.residual, weight.ln_2_gain, weight.ln_2_bias, work.normalised, work.mean, work.rstd,
+                             tokens, hidden, epsilon);
+  kernels::linear_backward_weight(between.d_gate, work.normalised, gradient.mlp_fc_weight, gradient.mlp_fc_bias, tokens,
+                                  hidden, ffn, accumulate);
+  kernels::gelu_forward(saved.gate, work.activated, tokens * ffn);
+  kernels::linear_backward_weight(views.output_gradient, work.activated, gradient.mlp_proj_weight,
+                                  gradient.mlp_proj_bias, tokens, ffn, hidden, accumulate);
+  give_gradient(between.d_gain_1, gradient.ln_1_gain, hidden, accumulate);
+  give_gradient(between.d_bias_1, gradient.ln_1_bias, hidden, accumulate);
+  give_gradient(between.d_gain_2, gradient.ln_2_gain, hidden, accumulate);
+  give_gradient(between.d_bias_2, gradient.ln_2_bias, hidden, accumulate);
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,178 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "kernels/cpu/cross_entropy.h"
+#include "train/digest.h"
+
+namespace shardpipe {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// What a rank leaves for the main thread, which reads it after all ranks have ended.
+struct RankRecord {
+  std::map<std::string, Hash> hashes;
+  std::map<std::string, std::vector<float>> parameters;
+  uint64_t peak_bytes = 0;
+  WireBytes wire_bytes;
+  Timeline timeline;
+};
+
+class RankLoop {
+ public:
+  RankLoop(const RunConfig& config, const Step& step, const TrainInputs& inputs, const TrainHooks& hooks,
+           LocalWorld& world, int world_rank)
+      : config_(config),
+        step_(step),
+        inputs_(inputs),
+        hooks_(hooks),
+        rank_(step, world, world_rank, hooks.observer ? hooks.observer(world_rank) : nullptr),
+        unread_(static_cast<size_t>(config.model.seq_len)) {}
+
+  // `result` is rank 0's alone.
+  void run(RankRecord& record, TrainResult* result) {
+    rank_.initialise(config_.seed);
+    const OptimizerConfig& optimizer = config_.optimizer;
+    rank_.settings = {.adamw = optimizer.optimizer == OptimizerKind::AdamW,
+                      .beta1 = optimizer.beta1,
+                      .beta2 = optimizer.beta2,
+                      .epsilon = optimizer.epsilon,
+                      .weight_decay = optimizer.weight_decay,
+                      .gradient_clip = optimizer.grad_clip};
+    for (int64_t k = 1; k <= config_.steps; ++k) {
+      if (result != nullptr && hooks_.stop_requested) rank_.settings.stop_requested = hooks_.stop_requested();
+      if (step(k, result)) break;
+    }
+    record.timeline = rank_.last_timeline();
+    keep_parameters(record);
+    record.peak_bytes = rank_.highest_byte();
+    record.wire_bytes = rank_.wire_bytes();
+  }
+
+ private:
+  // True when all ranks are to stop.
+  bool step(int64_t k, TrainResult* result) {
+    const double begin = now_seconds();
+    fill(inputs_.train, sample_number(config_.layout, k + hooks_.first_sample_step, rank_.replica(), 0, 0), INT64_MAX);
+    rank_.settings.learning_rate = learning_rate(config_.optimizer, k, config_.steps);
+    rank_.settings.step = k;
+    const StepScalars scalars = rank_.train_step();
+    if (!std::isfinite(scalars.loss) || !std::isfinite(scalars.gradient_norm))
+      throw std::runtime_error(
+          fmt::format("step {}: loss {}, gradient norm {}: the run has diverged; a lower --lr, a longer "
+                      "--warmup-steps or --grad-clip 1 helps",
+                      k, scalars.loss, scalars.gradient_norm));
+    StepResult outcome{.step = k,
+                       .scalars = scalars,
+                       .learning_rate = rank_.settings.learning_rate,
+                       .seconds = now_seconds() - begin,
+                       .val_loss = std::nullopt};
+    const bool last = k == config_.steps || scalars.stop;
+    if (inputs_.held_out_samples > 0 && (last || (config_.eval_every > 0 && k % config_.eval_every == 0)))
+      outcome.val_loss = evaluate();
+    if (result != nullptr) {
+      result->steps = k;
+      result->last = outcome;
+      if (outcome.val_loss) result->val_loss = outcome.val_loss;
+      result->stopped = scalars.stop && k < config_.steps;
+      if (hooks_.on_step) hooks_.on_step(outcome);
+    }
+    return scalars.stop;
+  }
+
+  // Mean over all held-out targets that are read. The last batch may be partly empty: those sequences have no targets.
+  double evaluate() {
+    const int64_t samples = std::min(inputs_.held_out_samples, config_.eval_sequences);
+    double loss = 0, tokens = 0;
+    for (int64_t batch = 0; batch * config_.layout.global_batch_size < samples; ++batch) {
+      fill(inputs_.held_out, sample_number(config_.layout, batch + 1, rank_.replica(), 0, 0), samples);
+      const StepScalars& scalars = rank_.evaluate();
+      loss += scalars.loss * scalars.tokens;
+      tokens += scalars.tokens;
+    }
+    return loss / tokens;
+  }
+
+  // This replica's sequences from `first` on; those from `end` on are empty.
+  void fill(const SampleSource& source, int64_t first, int64_t end) {
+    const int64_t sequence = config_.model.seq_len;
+    for (int64_t m = 0; m < config_.layout.micro_batches(); ++m) {
+      const std::span<int32_t> tokens = rank_.tokens(static_cast<uint16_t>(m)),
+                               targets = rank_.targets(static_cast<uint16_t>(m));
+      if (tokens.empty() && targets.empty()) return;
+      for (int64_t row = 0; row < config_.layout.micro_batch_size; ++row) {
+        const int64_t sample = first + m * config_.layout.micro_batch_size + row;
+        const auto row_of = [&](std::span<int32_t> matrix) {
+          return matrix.empty() ? std::span(unread_)
+                                : matrix.subspan(static_cast<size_t>(row * sequence), unread_.size());
+        };
+        const std::span<int32_t> input = row_of(tokens), target = row_of(targets);
+        if (sample < end) {
+          source(sample, input, target);
+        } else if (!targets.empty()) {
+          std::ranges::fill(target, kernels::ignored_target);
+        }
+        if (sample >= end && !tokens.empty()) std::ranges::fill(input, 0);
+      }
+    }
+  }
+
+  void keep_parameters(RankRecord& record) {
+    rank_.visit_parameters([&](const Tensor& tensor, std::span<const float> values) {
+      record.hashes[tensor.name] = hash_tensor(values);
+      if (hooks_.keep_parameters) record.parameters[tensor.name].assign(values.begin(), values.end());
+    });
+  }
+
+  const RunConfig& config_;
+  const Step& step_;
+  const TrainInputs& inputs_;
+  const TrainHooks& hooks_;
+  Rank rank_;
+  std::vector<int32_t> unread_;  // where a stage that needs the tokens alone puts the targets, and the other way round
+};
+
+// Replicas and tied copies have done the same updates: any difference is a fault of ours.
+std::map<std::string, Hash> agreed_hashes(const std::vector<RankRecord>& records) {
+  std::map<std::string, Hash> agreed;
+  for (size_t rank = 0; rank < records.size(); ++rank)
+    for (const auto& [tensor, hash] : records[rank].hashes) {
+      const auto [known, first] = agreed.emplace(tensor, hash);
+      check_invariant(first || known->second == hash, "rank {} ended with other values of {} than an earlier rank",
+                      rank, tensor);
+    }
+  return agreed;
+}
+
+}  // namespace
+
+TrainResult run_training(const RunConfig& config, const Step& step, const TrainInputs& inputs,
+                         const TrainHooks& hooks) {
+  const auto ranks = static_cast<size_t>(config.layout.ranks());
+  LocalWorld world(static_cast<int>(ranks));
+  std::vector<RankRecord> records(ranks);
+  TrainResult result;
+  run_ranks(world, [&](int r) {
+    RankLoop(config, step, inputs, hooks, world, r).run(records[static_cast<size_t>(r)], r == 0 ? &result : nullptr);
+  });
+  result.params_digest = params_digest(*step.shape.model, agreed_hashes(records));
+  for (size_t r = 0; r < ranks; ++r) {
+    RankRecord& record = records[r];
+    const size_t pipeline_rank = r / static_cast<size_t>(config.layout.dp);
+    result.planned_peak_bytes.push_back(std::max(step.training.by_pipeline_rank[pipeline_rank].arena_bytes,
+                                                 step.evaluation.by_pipeline_rank[pipeline_rank].arena_bytes));
+    result.peak_bytes.push_back(record.peak_bytes);
+    result.wire_bytes.push_back(record.wire_bytes);
+    result.timelines.push_back(std::move(record.timeline));
+    result.parameters.merge(record.parameters);
+  }
+  return result;
+}
+
+}  // namespace shardpipe

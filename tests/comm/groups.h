@@ -1,0 +1,48 @@
+// Ranks and groups in one line, for the tests of the communicators.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "comm/local/local_world.h"
+
+namespace shardpipe {
+
+inline std::vector<int> all_ranks(int ranks) {
+  std::vector<int> members(static_cast<size_t>(ranks));
+  std::iota(members.begin(), members.end(), 0);
+  return members;
+}
+
+// Every rank of a world of its own runs `body` with its end of a group of all.
+inline void with_group(int ranks, const std::function<void(Communicator&)>& body) {
+  LocalWorld world(ranks);
+  run_ranks(world, [&](int rank) {
+    const auto group = world.join("all", all_ranks(ranks), rank);
+    body(*group);
+  });
+}
+
+// Values of many magnitudes, so that another order of summation gives other bits.
+inline std::vector<float> values_of(int rank, size_t count, uint32_t seed = 1) {
+  std::mt19937 random(seed * 1000 + static_cast<uint32_t>(rank));
+  std::uniform_real_distribution<float> mantissa(-1.0F, 1.0F);
+  std::vector<float> values(count);
+  for (float& value : values) value = std::ldexp(mantissa(random), static_cast<int>(random() % 20) - 10);
+  return values;
+}
+
+// ((rank 0 + rank 1) + rank 2) + …, the slow and obvious way.
+inline std::vector<float> sum_of_ranks(int ranks, size_t count, uint32_t seed = 1) {
+  std::vector<float> sum = values_of(0, count, seed);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const std::vector<float> values = values_of(rank, count, seed);
+    for (size_t i = 0; i < count; ++i) sum[i] += values[i];
+  }
+  return sum;
+}
+
+}  // namespace shardpipe
