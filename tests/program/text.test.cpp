@@ -105,6 +105,8 @@ TEST(Text, AnyPrefixIsParsedOrRefused) {
 struct Golden {
   const char* file;
   Layout layout;
+  int64_t layers = 2;
+  bool tied = true;
 };
 void PrintTo(const Golden& golden, std::ostream* out) { *out << golden.file; }
 
@@ -115,10 +117,17 @@ Layout two_by_two(const char* schedule, int64_t pp, int zero, ReduceEvery reduce
   return layout;
 }
 
+// One layer, two stages, one micro-batch: the program that docs/program.md explains.
+Layout smallest() {
+  Layout layout = tiny_layout("1f1b", 2, 1, 3, ReduceEvery::Micro);
+  layout.stages = {1, 2};
+  return layout;
+}
+
 class GoldenText : public testing::TestWithParam<Golden> {};
 
 TEST_P(GoldenText, IsWhatIsCompiled) {
-  const Model model = tiny_model(2, true);
+  const Model model = tiny_model(GetParam().layers, GetParam().tied);
   const std::string text = print(compile(step_shape(model, GetParam().layout, 2)), Detail::Actions);
   const std::filesystem::path path = std::filesystem::path(TEST_DATA_DIR) / "programs" / GetParam().file;
   if (std::getenv("SHARDPIPE_UPDATE_GOLDEN") != nullptr) {
@@ -139,8 +148,19 @@ TEST_P(GoldenText, IsWhatIsCompiled) {
   }
 }
 
+TEST(Text, TheProgramInTheDocumentationIsReal) {
+  const Model model = tiny_model(1, false);
+  const std::string text = print(compile(step_shape(model, smallest(), 2)), Detail::Actions);
+  std::ifstream in(std::filesystem::path(TEST_DATA_DIR) / ".." / "docs" / "program.md");
+  ASSERT_TRUE(in.good());
+  std::stringstream page;
+  page << in.rdbuf();
+  EXPECT_THAT(page.str(), HasSubstr(text));
+}
+
 INSTANTIATE_TEST_SUITE_P(Programs, GoldenText,
-                         testing::Values(Golden{"1f1b_pp2_zero0.txt", two_by_two("1f1b", 2, 0, ReduceEvery::Step)},
+                         testing::Values(Golden{"smallest.txt", smallest(), 1, false},
+                                         Golden{"1f1b_pp2_zero0.txt", two_by_two("1f1b", 2, 0, ReduceEvery::Step)},
                                          Golden{"1f1b_pp2_zero3_micro.txt",
                                                 two_by_two("1f1b", 2, 3, ReduceEvery::Micro)},
                                          Golden{"1f1b_pp1_zero1_step.txt", two_by_two("1f1b", 1, 1, ReduceEvery::Step)},
