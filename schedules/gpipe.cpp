@@ -1,7 +1,7 @@
 // GPipe (Huang et al., arXiv:1811.06965, figure 2c): every forward, then every backward.
 //
-//   rank 0   F0 F1 F2 F3 .. .. .. .. B0 B1 B2 B3
-//   rank 1   .. F0 F1 F2 F3 .. .. B0 B1 B2 B3
+//   rank 0  F0 F1 F2 .. .. .. B0 -- B1 -- B2 --
+//   rank 1  .. F0 F1 F2 B0 -- B1 -- B2 -- .. ..
 //
 // All m activations of a rank are alive at once. Backwards run in ascending order, so that gradients accumulate in the
 // same order as in every other schedule (the paper draws them descending; the sum is the same, its rounding is not).

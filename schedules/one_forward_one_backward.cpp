@@ -1,8 +1,8 @@
 // 1F1B, also PipeDream-Flush (Narayanan et al., arXiv:2006.09503; drawn in Megatron-LM, arXiv:2104.04473, figure 4
 // top).
 //
-//   rank 0   F0 F1 .. .. B0 F2 .. B1 F3 .. B2 .. B3
-//   rank 1   .. F0 B0 F1 .. B1 F2 .. B2 F3 B3
+//   rank 0  F0 F1 .. .. B0 -- F2 B1 -- .. B2 --
+//   rank 1  .. F0 B0 -- F1 B1 -- F2 B2 -- .. ..
 //
 // Rank r starts with p-1-r forwards, then alternates: it never holds the activations of more than p-r micro-batches,
 // whatever their number.

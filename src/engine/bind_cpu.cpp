@@ -127,7 +127,7 @@ class CpuBinder {
 
   BoundAction sum_tied(const Action& action) const {
     const UseRange uses = uses_of(rank_, action);
-    const Part to = part(uses.begin()[0], action.extent), from = part(uses.begin()[1], action.extent);
+    const Part from = part(uses.begin()[0], action.extent), to = part(uses.begin()[1], action.extent);
     return [to, from] { kernels::add(from.data, to.data, static_cast<int64_t>(to.range.size())); };
   }
 

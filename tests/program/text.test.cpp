@@ -105,12 +105,29 @@ TEST(Text, AnyPrefixIsParsedOrRefused) {
 struct Golden {
   const char* file;
   Layout layout;
+  int64_t layers = 2;
+  bool tied = true;
 };
+void PrintTo(const Golden& golden, std::ostream* out) { *out << golden.file; }
+
+// Two replicas of two micro-batches. The stages are given, so that another balance does not change the texts.
+Layout two_by_two(const char* schedule, int64_t pp, int zero, ReduceEvery reduce_every) {
+  Layout layout = tiny_layout(schedule, pp, 2, zero, reduce_every);
+  layout.stages = pp == 2 ? std::vector<int64_t>{2, 2} : std::vector<int64_t>{4};
+  return layout;
+}
+
+// One layer, two stages, one micro-batch: the program that docs/program.md explains.
+Layout smallest() {
+  Layout layout = tiny_layout("1f1b", 2, 1, 3, ReduceEvery::Micro);
+  layout.stages = {1, 2};
+  return layout;
+}
 
 class GoldenText : public testing::TestWithParam<Golden> {};
 
 TEST_P(GoldenText, IsWhatIsCompiled) {
-  const Model model = tiny_model(2, true);
+  const Model model = tiny_model(GetParam().layers, GetParam().tied);
   const std::string text = print(compile(step_shape(model, GetParam().layout, 2)), Detail::Actions);
   const std::filesystem::path path = std::filesystem::path(TEST_DATA_DIR) / "programs" / GetParam().file;
   if (std::getenv("SHARDPIPE_UPDATE_GOLDEN") != nullptr) {
@@ -131,16 +148,27 @@ TEST_P(GoldenText, IsWhatIsCompiled) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Programs, GoldenText,
-    testing::Values(Golden{"1f1b_pp2_zero0.txt", tiny_layout("1f1b", 2, 2, 0, ReduceEvery::Step)},
-                    Golden{"1f1b_pp2_zero3_micro.txt", tiny_layout("1f1b", 2, 2, 3, ReduceEvery::Micro)},
-                    Golden{"1f1b_pp1_zero1_step.txt", tiny_layout("1f1b", 1, 2, 1, ReduceEvery::Step)},
-                    Golden{"gpipe_pp2_zero2.txt", tiny_layout("gpipe", 2, 2, 2, ReduceEvery::Micro)}),
-    [](const auto& parameter) {
-      const std::string file = parameter.param.file;
-      return file.substr(0, file.find('.'));
-    });
+TEST(Text, TheProgramInTheDocumentationIsReal) {
+  const Model model = tiny_model(1, false);
+  const std::string text = print(compile(step_shape(model, smallest(), 2)), Detail::Actions);
+  std::ifstream in(std::filesystem::path(TEST_DATA_DIR) / ".." / "docs" / "program.md");
+  ASSERT_TRUE(in.good());
+  std::stringstream page;
+  page << in.rdbuf();
+  EXPECT_THAT(page.str(), HasSubstr(text));
+}
+
+INSTANTIATE_TEST_SUITE_P(Programs, GoldenText,
+                         testing::Values(Golden{"smallest.txt", smallest(), 1, false},
+                                         Golden{"1f1b_pp2_zero0.txt", two_by_two("1f1b", 2, 0, ReduceEvery::Step)},
+                                         Golden{"1f1b_pp2_zero3_micro.txt",
+                                                two_by_two("1f1b", 2, 3, ReduceEvery::Micro)},
+                                         Golden{"1f1b_pp1_zero1_step.txt", two_by_two("1f1b", 1, 1, ReduceEvery::Step)},
+                                         Golden{"gpipe_pp2_zero2.txt", two_by_two("gpipe", 2, 2, ReduceEvery::Micro)}),
+                         [](const auto& parameter) {
+                           const std::string file = parameter.param.file;
+                           return file.substr(0, file.find('.'));
+                         });
 
 }  // namespace
 }  // namespace shardpipe

@@ -52,7 +52,8 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
             const uint64_t tied = 4 * shape.shards_of(c.model.blocks[0].groups.back()).padded_elements();
             expected.tied = l.zero == 0 ? tied : tied / n;  // 2Ψ(2-1)/2: an all-reduce of two
           }
-          const uint64_t slots = c.model.groups.size() * n + 2 * n * m, ranks = static_cast<uint64_t>(l.ranks());
+          // A square for each shard, a loss and its tokens for each micro-batch, and whether to stop.
+          const uint64_t slots = c.model.groups.size() * n + 2 * n * m + 1, ranks = static_cast<uint64_t>(l.ranks());
           expected.scalars = 2 * 8 * slots * (ranks - 1) / ranks;
           const Traffic found = traffic(program, static_cast<uint16_t>(r), n);
           EXPECT_TRUE(found == expected) << c.name << ", rank " << r << ": send " << found.send << " of "

@@ -1,4 +1,4 @@
-// Addresses: resident buffers first, then the others in issue order, each at the lowest free place that holds it. A
+// Addresses: resident buffers first, then the others in issue order, each in the smallest free place that holds it. A
 // place is free again after its buffer's last use. Reusing it orders the two owners; `order` adds that wait.
 #include <map>
 
@@ -17,10 +17,12 @@ class FreeList {
  public:
   explicit FreeList(uint64_t first) : top_(first) {}
   uint64_t take(uint64_t bytes) {
-    for (auto place = places_.begin(); place != places_.end(); ++place) {
-      if (place->second < bytes) continue;
-      const auto [offset, size] = *place;
-      places_.erase(place);
+    auto best = places_.end();
+    for (auto place = places_.begin(); place != places_.end(); ++place)
+      if (place->second >= bytes && (best == places_.end() || place->second < best->second)) best = place;
+    if (best != places_.end()) {
+      const auto [offset, size] = *best;
+      places_.erase(best);
       if (size > bytes) places_.emplace(offset + bytes, size - bytes);
       return offset;
     }
@@ -37,6 +39,7 @@ class FreeList {
     return offset;
   }
   void give_back(uint64_t offset, uint64_t bytes) {
+    if (bytes == 0) return;
     auto place = places_.emplace(offset, bytes).first;
     if (const auto next = std::next(place); next != places_.end() && offset + bytes == next->first) {
       place->second += next->second;
@@ -58,11 +61,12 @@ class FreeList {
 uint64_t place_residents(RankProgram& rank, const std::vector<Lifetime>& lifetimes, const RankProgram* like) {
   uint64_t end = 0;
   if (like == nullptr) {
-    // Not those that nobody uses any more: where parameters are gathered, the whole ones of pass_blocks.
-    for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
-      if (!rank.buffers[b].resident || !lifetimes[b].used()) continue;
-      rank.buffers[b].offset = end;
-      end += aligned(rank.buffers[b].bytes);
+    for (size_t b = 0; b < rank.buffers.size(); ++b) {
+      Buffer& buffer = rank.buffers[b];
+      // Not one that nobody uses any more: where parameters are gathered, the whole ones of pass_blocks.
+      if (!buffer.resident || !lifetimes[b].used()) continue;
+      buffer.offset = end;
+      end += aligned(buffer.bytes);
     }
     return end;
   }
@@ -84,8 +88,8 @@ Program pass_place_buffers(Program program, const StepShape& shape) {
   for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     RankProgram& rank = program.by_pipeline_rank[r];
     const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);
-    FreeList free(place_residents(rank, lifetimes,
-                                  shape.resident == nullptr ? nullptr : &shape.resident->by_pipeline_rank[r]));
+    FreeList free(
+        place_residents(rank, lifetimes, shape.resident == nullptr ? nullptr : &shape.resident->by_pipeline_rank[r]));
     std::vector<std::vector<uint32_t>> begins(rank.actions.size()), ends(rank.actions.size());
     for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
       if (rank.buffers[b].resident || !lifetimes[b].used()) continue;
