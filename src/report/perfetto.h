@@ -19,7 +19,7 @@ struct TraceSpan {
   double begin_seconds = 0, end_seconds = 0;  // end >= begin, both finite
   // An arrow runs from the span with flow_out = k to every span with flow_in = k; one whose other end is missing (the
   // run stopped) is left out. At most one span sends k.
-  std::optional<uint64_t> flow_out, flow_in;
+  std::optional<uint64_t> flow_out = {}, flow_in = {};
   nlohmann::ordered_json args = nlohmann::ordered_json::object();  // shown when the span is selected
 };
 

@@ -11,7 +11,7 @@ namespace shardpipe {
 struct ProgressState {
   int64_t step = 0;  // done
   double loss = 0;
-  std::optional<double> val_loss;  // the newest
+  std::optional<double> val_loss = {};  // the newest
   double tokens_per_second = 0;
   uint64_t peak_bytes = 0;  // of the rank that needs most
   double seconds = 0;       // since the run began
