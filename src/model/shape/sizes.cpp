@@ -106,10 +106,10 @@ HeadWork head_work(Carver& carver, const ModelConfig& config, MicroBatchShape sh
 }
 
 uint64_t attention_workspace_bytes(const ModelConfig& config, MicroBatchShape shape) {
-  // Keys and values of one tile, two tiles of scores, and a number a query row of one group of heads.
+  // As kernels/cpu/attention.h says: five tiles of heads, two of scores, a number a query row of one group of heads.
   constexpr int64_t tile = 64;
-  const int64_t rows = std::max(config.heads / config.kv_heads * shape.sequence, 3 * tile);
-  return static_cast<uint64_t>(2 * tile * head_dim(config) + 2 * tile * tile + rows) * sizeof(float);
+  const int64_t floats = 5 * tile * head_dim(config) + 2 * tile * tile + config.heads / config.kv_heads * shape.sequence;
+  return static_cast<uint64_t>(floats) * sizeof(float);
 }
 
 BlockBytes block_bytes(const Model& model, const Block& block, MicroBatchShape shape) {
