@@ -102,6 +102,11 @@ std::optional<Value> convert(const Option& option, const toml::node& node) {
   return std::nullopt;
 }
 
+// Nothing is known of what the file says: whatever the flags do not say is unknown.
+void mark_all_unreadable(Settings& settings) {
+  for (const Option& option : options()) settings.unreadable.push_back(&option);
+}
+
 std::string suggestion(const Option& option, const toml::node& node) {
   const auto* text = node.as_string();
   return option.kind == Kind::Choice && text ? did_you_mean(text->get(), option.choices) : "";
@@ -174,6 +179,7 @@ Settings read_config_file(const std::string& path) {
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   const auto refuse = [&](std::string_view found) {
     settings.problems.push_back(fmt::format("--config {}: found {}, allowed: a readable TOML file", path, found));
+    mark_all_unreadable(settings);
     return settings;
   };
   if (!std::filesystem::exists(status)) return refuse("no such file");

@@ -38,14 +38,14 @@ void derive_model_sizes(const Given& given, ModelConfig& model, std::vector<std:
   }
 }
 
-// False where the default of --global-batch-size has no value, since one of its factors is out of range.
-bool derive_layout(const Given& given, Layout& layout) {
+// A product that does not fit has a factor that is out of range and is told by itself.
+void derive_layout(const Given& given, Layout& layout) {
   if (!find(given, "reduce-every")) layout.reduce_every = default_reduce_every(layout.zero);
-  if (find(given, "global-batch-size")) return true;
-  if (layout.micro_batch_size < 1 || layout.dp < 1 || layout.pp < 1) return false;
+  if (find(given, "global-batch-size")) return;
   int64_t batch = 0;
-  if (__builtin_mul_overflow(layout.micro_batch_size, layout.dp, &batch)) return false;
-  return !__builtin_mul_overflow(batch, layout.pp, &layout.global_batch_size);
+  const bool overflows = __builtin_mul_overflow(layout.micro_batch_size, layout.dp, &batch) ||
+                         __builtin_mul_overflow(batch, layout.pp, &batch);
+  layout.global_batch_size = overflows ? 1 : batch;
 }
 
 void derive_min_lr(const Given& given, OptimizerConfig& optimizer) {
@@ -65,12 +65,32 @@ bool mentions(std::string_view line, std::string_view name) {
   return false;
 }
 
-// A rule tells of flags; where a flag's value came from the file, say from where.
+// A rule tells of flags; where a flag's value came from the file, or from others, say so.
 std::string with_sources(std::string line, const Given& given) {
   std::vector<std::string> sources;
   for (const Setting& setting : given)
-    if (!setting.where.starts_with("--") && mentions(line, setting.option->name)) sources.push_back(setting.where);
-  return sources.empty() ? line : fmt::format("{} (set in {})", line, fmt::join(sources, ", "));
+    if (!setting.where.starts_with("--") && mentions(line, setting.option->name))
+      sources.push_back("set in " + setting.where);
+  if (mentions(line, "global-batch-size") && !find(given, "global-batch-size"))
+    sources.emplace_back("--global-batch-size is by default --micro-batch-size × --dp × --pp");
+  return sources.empty() ? line : fmt::format("{} ({})", line, fmt::join(sources, "; "));
+}
+
+// The lines that are about what the person wrote: none about a value that nobody could read, and none about the default
+// global batch where one of its factors has a line of its own.
+std::vector<std::string> relevant(const std::vector<std::string>& lines, const Given& given,
+                                  std::set<std::string> unknown) {
+  const auto about_a_factor = [](const std::string& line) {
+    return !mentions(line, "global-batch-size") &&
+           (mentions(line, "pp") || mentions(line, "dp") || mentions(line, "micro-batch-size"));
+  };
+  if (!find(given, "global-batch-size") && std::ranges::any_of(lines, about_a_factor))
+    unknown.insert("global-batch-size");
+  std::vector<std::string> kept;
+  for (const std::string& line : lines)
+    if (std::ranges::none_of(unknown, [&](const std::string& name) { return mentions(line, name); }))
+      kept.push_back(with_sources(line, given));
+  return kept;
 }
 
 bool is_model_size(const Option& option) { return option.group == "Model" && option.name != "model"; }
@@ -84,8 +104,9 @@ RunConfig resolve(const Settings& from_file, const Settings& from_flags, std::ve
 
   // Flags whose value nobody knows: a rule that mentions one of them would be about a number that was not written.
   std::set<std::string> unknown;
-  for (const Settings* settings : {&from_file, &from_flags})
-    for (const Option* option : settings->unreadable) unknown.insert(option->name);
+  for (const Option* option : from_flags.unreadable) unknown.insert(option->name);
+  for (const Option* option : from_file.unreadable)
+    if (!find(from_flags.given, option->name)) unknown.insert(option->name);
 
   RunConfig config;
   const Setting* model = find(given, "model");
@@ -104,14 +125,11 @@ RunConfig resolve(const Settings& from_file, const Settings& from_flags, std::ve
   for (const Setting& setting : given) setting.option->set(config, setting.value);
   if (model_is_known) derive_model_sizes(given, config.model, problems);
   derive_min_lr(given, config.optimizer);
-  if (!derive_layout(given, config.layout)) unknown.insert("global-batch-size");
+  derive_layout(given, config.layout);
 
   problems.insert(problems.end(), further_problems.begin(), further_problems.end());
-  for (const std::string& line : problems_of(config)) {
-    const bool about_unknown =
-        std::ranges::any_of(unknown, [&](const std::string& name) { return mentions(line, name); });
-    if (!about_unknown) problems.push_back(with_sources(line, given));
-  }
+  const std::vector<std::string> of_rules = relevant(problems_of(config), given, unknown);
+  problems.insert(problems.end(), of_rules.begin(), of_rules.end());
   if (!problems.empty()) throw InputError(problems);
 
   if (config.layout.stages.empty()) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "program/check_rules.h"
@@ -122,6 +123,27 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
   return {};
 }
 
+// All whole arrays of a parameter group have one size: parameters, gathered or kept, and gradients of one micro-batch.
+// What is kept of a gradient is as large, or a shard of it.
+void check_sizes(const Program& program, size_t r, std::vector<Finding>& findings) {
+  const std::vector<Buffer>& buffers = program.by_pipeline_rank[r].buffers;
+  std::map<uint16_t, uint64_t> whole;
+  for (const Buffer& buffer : buffers)
+    if (buffer.role == Role::Parameters || (buffer.role == Role::Gradient && buffer.micro_batch != none))
+      whole.try_emplace(buffer.index, buffer.bytes);
+  for (const Buffer& buffer : buffers) {
+    if (buffer.role != Role::Parameters && buffer.role != Role::Gradient && buffer.role != Role::Shard) continue;
+    if (!whole.contains(buffer.index)) continue;
+    const uint64_t bytes = whole[buffer.index];
+    const bool must_be_whole = buffer.role == Role::Parameters || buffer.micro_batch != none;
+    const bool fits = must_be_whole ? buffer.bytes == bytes : buffer.bytes > 0 && bytes % buffer.bytes == 0;
+    if (!fits)
+      findings.push_back(
+          {"arrays of one parameter group are whole or a shard",
+           fmt::format("rank {}: {} has {} bytes, another {}", r, name_of(buffer), buffer.bytes, bytes)});
+  }
+}
+
 }  // namespace
 
 void check_meaning(const Program& program, std::vector<Finding>& findings) {
@@ -131,8 +153,10 @@ void check_meaning(const Program& program, std::vector<Finding>& findings) {
       if (action.kind == Kind::Forward || action.kind == Kind::Backward)
         last_block = std::max(last_block, action.index);
 
+  std::map<uint16_t, std::set<uint16_t>> groups_of_block;
   for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     const RankProgram& rank = program.by_pipeline_rank[r];
+    check_sizes(program, r, findings);
     for (size_t a = 0; a < rank.actions.size(); ++a) {
       const Action& action = rank.actions[a];
       const std::vector<Allowed> allowed = allowed_uses(action, last_block);
@@ -150,6 +174,9 @@ void check_meaning(const Program& program, std::vector<Finding>& findings) {
                             fmt::format("{}: not {}", place(program, r, a), name_of(buffer))});
         told = true;
       }
+      const bool runs = action.kind == Kind::Forward || action.kind == Kind::Backward;
+      if (runs && groups_of_block.try_emplace(action.index, parameters).first->second != parameters)
+        findings.push_back({"a block reads the same parameter groups whenever it runs", place(program, r, a)});
       if (told) continue;
       for (size_t k = 0; k < allowed.size(); ++k)
         if (counts[k] < allowed[k].least)

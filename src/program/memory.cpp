@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "program/lifetime.h"
+#include "shard/shard.h"
 
 namespace shardpipe {
 namespace {
@@ -68,6 +69,30 @@ RankMemory memory(const RankProgram& rank) {
   }
   peak.arena = rank.arena_bytes;
   return peak;
+}
+
+RankPadding padding(const RankProgram& rank, const Model& model, uint64_t dp, uint64_t replica) {
+  RankPadding sum;
+  const auto add = [&](uint64_t& counter, const Buffer& buffer, bool whole) {
+    const Shards cut = shards(model.groups[buffer.index].elements, dp);
+    const uint64_t held = whole ? cut.padded_elements() : cut.shard_elements;
+    const uint64_t real = whole ? cut.elements : owned(cut, replica).size();
+    counter += buffer.bytes / held * (held - real);  // bytes / held: of one element, in all optimizer states together
+  };
+  for (const Buffer& buffer : rank.buffers) {
+    if (buffer.role == Role::Parameters && buffer.resident) add(sum.parameters, buffer, true);
+    if (buffer.role == Role::Shard) add(sum.parameters, buffer, false);
+    if (buffer.role == Role::Gradient && buffer.micro_batch == none) {
+      const Shards cut = shards(model.groups[buffer.index].elements, dp);
+      add(sum.gradients, buffer, buffer.bytes == cut.padded_elements() * sizeof(float));
+    }
+  }
+  for (const Action& action : rank.actions)
+    if (action.kind == Kind::OptimizerStep)
+      for (const Use& use : uses_of(rank, action))
+        if (rank.buffers[use.buffer].role == Role::OptimizerState)
+          add(sum.optimizer, rank.buffers[use.buffer], action.extent == Extent::Whole);
+  return sum;
 }
 
 }  // namespace shardpipe

@@ -2,11 +2,13 @@
 #pragma once
 #include <cstdint>
 
+#include "model/shape/model.h"
 #include "program/program.h"
 
 namespace shardpipe {
 
-// Peak of each meaning by itself (they need not peak together); padding of shards is counted, and shown apart as well.
+// Peak of each meaning by itself (they need not peak together). Padding of shards is counted; padding() says how much
+// it is.
 struct RankMemory {
   uint64_t parameters = 0;             // kept between uses
   uint64_t gathered = 0;               // whole copies of sharded parameters
@@ -20,5 +22,12 @@ struct RankMemory {
   uint64_t arena = 0;  // all of it, as placed
 };
 RankMemory memory(const RankProgram&);
+
+// Bytes of what memory() counts that hold no parameter: shards have one size, and the last ones are not full. Of one
+// data-parallel replica, 0 <= replica < dp.
+struct RankPadding {
+  uint64_t parameters = 0, gradients = 0, optimizer = 0;
+};
+RankPadding padding(const RankProgram&, const Model&, uint64_t dp, uint64_t replica);
 
 }  // namespace shardpipe

@@ -88,7 +88,7 @@ struct Group {
 
 struct RankProgram {
   std::vector<Action> actions;  // issue order: a lane's order is a sub-order of it
-  std::vector<Use> uses;
+  std::vector<Use> uses;        // of an action: what it reads, then what it writes or adds to
   std::vector<Buffer> buffers;
   std::vector<uint32_t> waits;  // actions on other lanes; filled by the last pass from `uses`, never by hand
   uint64_t arena_bytes = 0;

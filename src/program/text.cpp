@@ -1,5 +1,6 @@
 #include "program/text.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 
@@ -134,6 +135,9 @@ class LineReader {
       if (names[i] == found) return static_cast<Enum>(i);
     before.fail(fmt::format("{}", fmt::join(names, ", ")));
   }
+  void end() {
+    if (!done()) fail("the end of the line");
+  }
   std::string_view until(std::string_view mark) {
     skip();
     const size_t at = rest_.find(mark);
@@ -161,20 +165,24 @@ Buffer read_buffer_name(LineReader& line) {
   return buffer;
 }
 
+constexpr uint32_t none_found = UINT32_MAX;
+
+uint32_t find_buffer(const RankProgram& rank, const Buffer& meaning) {
+  const auto found = std::ranges::find_if(rank.buffers, [&](const Buffer& known) {
+    return known.role == meaning.role && known.index == meaning.index && known.micro_batch == meaning.micro_batch &&
+           known.copy == meaning.copy;
+  });
+  return found == rank.buffers.end() ? none_found : static_cast<uint32_t>(found - rank.buffers.begin());
+}
+
 void read_uses(LineReader& line, RankProgram& rank, Action& action) {
   const auto one = [&](Access access) {
     const LineReader before = line;
     const Buffer meaning = read_buffer_name(line);
-    for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
-      const Buffer& known = rank.buffers[b];
-      if (known.role == meaning.role && known.index == meaning.index && known.micro_batch == meaning.micro_batch &&
-          known.copy == meaning.copy) {
-        rank.uses.push_back({b, access});
-        ++action.use_count;
-        return;
-      }
-    }
-    before.fail("a buffer of this rank");
+    const uint32_t found = find_buffer(rank, meaning);
+    if (found == none_found) before.fail("a buffer of this rank");
+    rank.uses.push_back({found, access});
+    ++action.use_count;
   };
   action.first_use = static_cast<uint32_t>(rank.uses.size());
   if (!line.take("->")) {
@@ -230,7 +238,7 @@ Action read_action(LineReader& line, RankProgram& rank) {
   action.first_wait = static_cast<uint32_t>(rank.waits.size());
   if (line.take("waits "))
     for (; !line.done(); ++action.wait_count) rank.waits.push_back(line.number<uint32_t>());
-  if (!line.done()) line.fail("the end of the line");
+  line.end();
   return action;
 }
 
@@ -247,6 +255,7 @@ Program parse_program(std::string_view text) {
     if (line.done()) continue;
     if (!begun) {
       line.need("program");
+      line.end();
       begun = true;
     } else if (line.take("group ")) {
       if (line.number<size_t>() != program.groups.size()) line.fail(fmt::format("group {}", program.groups.size()));
@@ -264,15 +273,19 @@ Program parse_program(std::string_view text) {
       rank = &program.by_pipeline_rank.emplace_back();
       line.need("arena");
       rank->arena_bytes = line.number<uint64_t>();
+      line.end();
     } else if (rank == nullptr) {
       line.fail("'group' or 'rank'");
     } else if (line.take("buffer ")) {
+      const LineReader before = line;
       Buffer buffer = read_buffer_name(line);
+      if (find_buffer(*rank, buffer) != none_found) before.fail("each buffer once");
       buffer.resident = line.take("resident");
       line.need(":");
       buffer.bytes = line.number<uint64_t>();
       line.need("@");
       buffer.offset = line.number<uint64_t>();
+      line.end();
       rank->buffers.push_back(buffer);
     } else {
       const Action action = read_action(line, *rank);

@@ -2,6 +2,7 @@
 // the writer before it, and the first user of a reused address for the last users of what lay there. Lanes run in
 // order, so at most one wait for each other lane is kept. Places in each group's order are numbered here too, and uses
 // and buffers are put in the order of their use.
+#include <algorithm>
 #include <array>
 #include <map>
 
@@ -93,14 +94,17 @@ void derive_waits(RankProgram& rank) {
   }
 }
 
-// Passes leave uses and buffers in the order in which they made them, and some buffers unused.
+// Passes leave uses and buffers in the order in which they made them, and some buffers unused. Here an action's reads
+// come before what it writes, as its line of text has them.
 void compact(RankProgram& rank) {
   std::vector<Use> uses;
   std::vector<Buffer> buffers;
   std::vector<uint32_t> renamed(rank.buffers.size(), UINT32_MAX);
   for (Action& action : rank.actions) {
     const auto first = static_cast<uint32_t>(uses.size());
-    for (Use use : uses_of(rank, action)) {
+    std::vector<Use> reads_first(rank.begin_uses(action), rank.end_uses(action));
+    std::ranges::stable_partition(reads_first, [](const Use& use) { return use.access == Access::Read; });
+    for (const Use& use : reads_first) {
       if (renamed[use.buffer] == UINT32_MAX) {
         renamed[use.buffer] = static_cast<uint32_t>(buffers.size());
         buffers.push_back(rank.buffers[use.buffer]);

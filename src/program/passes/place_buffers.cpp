@@ -55,14 +55,15 @@ class FreeList {
 };
 
 // The end of the resident buffers, which lie together at the bottom.
-uint64_t place_residents(RankProgram& rank, const RankProgram* like) {
+uint64_t place_residents(RankProgram& rank, const std::vector<Lifetime>& lifetimes, const RankProgram* like) {
   uint64_t end = 0;
   if (like == nullptr) {
-    for (Buffer& buffer : rank.buffers)
-      if (buffer.resident) {
-        buffer.offset = end;
-        end += aligned(buffer.bytes);
-      }
+    // Not those that nobody uses any more: where parameters are gathered, the whole ones of pass_blocks.
+    for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
+      if (!rank.buffers[b].resident || !lifetimes[b].used()) continue;
+      rank.buffers[b].offset = end;
+      end += aligned(rank.buffers[b].bytes);
+    }
     return end;
   }
   for (const Buffer& placed : like->buffers) {
@@ -82,8 +83,9 @@ uint64_t place_residents(RankProgram& rank, const RankProgram* like) {
 Program pass_place_buffers(Program program, const StepShape& shape) {
   for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     RankProgram& rank = program.by_pipeline_rank[r];
-    FreeList free(place_residents(rank, shape.resident == nullptr ? nullptr : &shape.resident->by_pipeline_rank[r]));
     const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);
+    FreeList free(place_residents(rank, lifetimes,
+                                  shape.resident == nullptr ? nullptr : &shape.resident->by_pipeline_rank[r]));
     std::vector<std::vector<uint32_t>> begins(rank.actions.size()), ends(rank.actions.size());
     for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
       if (rank.buffers[b].resident || !lifetimes[b].used()) continue;
@@ -96,7 +98,7 @@ Program pass_place_buffers(Program program, const StepShape& shape) {
     }
     rank.arena_bytes = 0;
     for (uint32_t b = 0; b < rank.buffers.size(); ++b)
-      if (rank.buffers[b].resident || lifetimes[b].used())
+      if (lifetimes[b].used())
         rank.arena_bytes = std::max(rank.arena_bytes, rank.buffers[b].offset + rank.buffers[b].bytes);
   }
   return program;

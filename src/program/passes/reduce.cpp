@@ -35,6 +35,7 @@ Program pass_reduce(Program program, const StepShape& shape) {
         if (every_micro_batch) {
           Buffer own = whole;
           own.micro_batch = action.micro_batch;
+          own.bytes = shape.shards_of(whole.index).padded_elements() * sizeof(float);
           rank.uses[u] = {edit.buffer(own), Access::Write};
           if (shape.residency.gradients_sharded)
             rank.buffers[accumulator].bytes = shape.shards_of(whole.index).shard_elements * sizeof(float);

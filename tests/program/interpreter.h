@@ -1,0 +1,478 @@
+// Runs a program on symbols instead of numbers, with lanes that take turns at random: every value is an expression of
+// what went into it, so two runs that end with the same symbols computed the same thing in the same order of
+// operations. Memory is real, in granules of the arena: a value whose bytes were overwritten reads as garbage.
+#pragma once
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "program/compile.h"
+#include "program/slots.h"
+#include "program/text.h"
+
+namespace shardpipe {
+
+using Symbol = uint32_t;
+
+// Equal expressions get equal symbols, also across runs that share one table.
+class Symbols {
+ public:
+  static constexpr Symbol garbage = 0;
+  Symbols() { of("garbage", {}); }
+  Symbol of(const std::string& operation, std::vector<Symbol> operands) {
+    const auto [found, made] =
+        known_.try_emplace({operation, std::move(operands)}, static_cast<Symbol>(by_symbol_.size()));
+    if (made) by_symbol_.push_back(&found->first);
+    return found->second;
+  }
+  // An array that is made of one symbol for each shard of it.
+  Symbol array(std::vector<Symbol> shards) { return of("array", std::move(shards)); }
+  std::vector<Symbol> shards(Symbol array, size_t count) const {
+    const Key& key = *by_symbol_[array];
+    return key.first == "array" && key.second.size() == count ? key.second : std::vector<Symbol>(count, garbage);
+  }
+  std::string text(Symbol symbol, int depth = 4) const {
+    if (symbol >= by_symbol_.size()) return "nobody's";
+    const auto& [operation, operands] = *by_symbol_[symbol];
+    std::string inner;
+    for (const Symbol operand : operands)
+      inner += (inner.empty() ? "" : ", ") + (depth > 0 ? text(operand, depth - 1) : std::string("…"));
+    return operands.empty() ? operation : operation + "(" + inner + ")";
+  }
+
+  // The innermost expressions in which two differ; empty: they do not.
+  std::string difference(Symbol left, Symbol right) const {
+    if (left == right) return "";
+    if (std::max(left, right) >= by_symbol_.size()) return text(left, 1) + " or " + text(right, 1);
+    const Key &l = *by_symbol_[left], &r = *by_symbol_[right];
+    if (l.first == r.first && l.second.size() == r.second.size())
+      for (size_t i = 0; i < l.second.size(); ++i)
+        if (l.second[i] != r.second[i])
+          return fmt::format("{} {}: {}", l.first, i, difference(l.second[i], r.second[i]));
+    return text(left, 1) + " or " + text(right, 1);
+  }
+
+ private:
+  using Key = std::pair<std::string, std::vector<Symbol>>;
+  std::map<Key, Symbol> known_;
+  std::vector<const Key*> by_symbol_;
+};
+
+// What a step leaves behind, the same for all layouts: of each parameter group an array, and the norm's inputs.
+struct Outcome {
+  bool finished = false;  // false: no action could move
+  std::map<uint16_t, Symbol> parameters, optimizer_states;
+  Symbol scalars = UINT32_MAX;
+  std::string disagreement;  // between ranks that hold the same parameters; empty: none
+  bool operator==(const Outcome&) const = default;
+};
+
+// Where two outcomes differ, for a person; empty: nowhere.
+inline std::string difference(const Outcome& left, const Outcome& right, const Symbols& symbols) {
+  if (left == right) return "";
+  if (left.finished != right.finished) return "one of them waits for ever";
+  if (left.disagreement != right.disagreement) return left.disagreement + right.disagreement;
+  for (const auto& [what, l, r] : {std::tuple("parameters", &left.parameters, &right.parameters),
+                                   {"optimizer state", &left.optimizer_states, &right.optimizer_states}})
+    for (const auto& [group, symbol] : *l)
+      if (!r->contains(group) || r->at(group) != symbol)
+        return fmt::format("{} g{}: {}", what, group,
+                           r->contains(group) ? symbols.difference(symbol, r->at(group)) : "only one has it");
+  return left.scalars != right.scalars ? "scalars: " + symbols.difference(left.scalars, right.scalars)
+                                       : "one of them has more parameter groups";
+}
+
+class Interpreter {
+ public:
+  Interpreter(const Program& program, const StepShape& shape, Symbols& symbols)
+      : program_(program), shape_(shape), dp_(static_cast<uint16_t>(shape.layout.dp)), symbols_(symbols) {
+    for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r)
+      for (uint16_t d = 0; d < dp_; ++d) {
+        workers_.push_back({.rank = r, .replica = d, .memory = {}, .done = {}, .queues = {}, .spoken = {}});
+        Worker& worker = workers_.back();
+        const RankProgram& rank = program.by_pipeline_rank[r];
+        worker.memory.assign(rank.arena_bytes / granule + 1, {});
+        worker.done.assign(rank.actions.size(), false);
+        worker.spoken.assign(program.groups.size(), 0);
+        for (uint32_t b = 0; b < rank.buffers.size(); ++b)
+          if (rank.buffers[b].resident) store(worker, b, initial(worker, rank.buffers[b]));
+      }
+  }
+
+  // Lanes side by side, whichever may move chosen at random; or each rank one lane, its list in order.
+  Outcome run(std::mt19937& random, bool one_lane) {
+    for (Worker& worker : workers_) {
+      const auto& actions = program_.by_pipeline_rank[worker.rank].actions;
+      worker.queues.assign(one_lane ? 1 : lane_count, {});
+      for (uint32_t i = static_cast<uint32_t>(actions.size()); i-- > 0;)
+        worker.queues[one_lane ? 0 : static_cast<size_t>(actions[i].lane)].push_back(i);
+    }
+    Outcome outcome;
+    while (true) {
+      std::vector<std::pair<Worker*, uint32_t>> movable;
+      bool any_left = false;
+      for (Worker& worker : workers_)
+        for (const auto& queue : worker.queues) {
+          if (queue.empty()) continue;
+          any_left = true;
+          if (ready(worker, queue.back())) movable.emplace_back(&worker, queue.back());
+        }
+      if (!any_left) break;
+      // An action of a group moves when all its members have come to it; the first of them speaks for all.
+      std::vector<std::vector<std::pair<Worker*, uint32_t>>> meetings;
+      for (const auto& [worker, i] : movable)
+        if (auto meeting = met(*worker, i, movable)) meetings.push_back(std::move(*meeting));
+      if (meetings.empty()) return outcome;
+      const size_t chosen = random() % meetings.size();
+      perform(meetings[chosen]);
+      for (const auto& [worker, i] : meetings[chosen]) {
+        worker->done[i] = true;
+        const Action& action = program_.by_pipeline_rank[worker->rank].actions[i];
+        if (action.group != none) ++worker->spoken[action.group];
+        for (auto& queue : worker->queues)
+          if (!queue.empty() && queue.back() == i) queue.pop_back();
+      }
+    }
+    outcome.finished = true;
+    collect(outcome);
+    return outcome;
+  }
+
+ private:
+  static constexpr uint64_t granule = 64;
+  static constexpr Symbol unseen = UINT32_MAX;
+  struct Cell {
+    Symbol value = Symbols::garbage;
+    uint32_t buffer = UINT32_MAX;
+  };
+  struct Worker {
+    uint16_t rank, replica;
+    std::vector<Cell> memory;
+    std::vector<bool> done;
+    std::vector<std::vector<uint32_t>> queues;  // next action last
+    std::vector<uint32_t> spoken;               // actions done in each group
+  };
+  using Meeting = std::vector<std::pair<Worker*, uint32_t>>;
+
+  const RankProgram& rank_of(const Worker& worker) const { return program_.by_pipeline_rank[worker.rank]; }
+  uint64_t whole_bytes(uint16_t group) const { return shape_.shards_of(group).padded_elements() * sizeof(float); }
+  bool is_whole(const Buffer& buffer) const { return buffer.bytes == whole_bytes(buffer.index); }
+
+  void store(Worker& worker, uint32_t b, Symbol value) {
+    const Buffer& buffer = rank_of(worker).buffers[b];
+    if (buffer.bytes == 0) return;
+    for (uint64_t g = buffer.offset / granule; g <= (buffer.offset + buffer.bytes - 1) / granule; ++g)
+      worker.memory[g] = {value, b};
+  }
+  Symbol load(const Worker& worker, uint32_t b) const {
+    const Buffer& buffer = rank_of(worker).buffers[b];
+    if (buffer.bytes == 0) return Symbols::garbage;
+    const Cell first = worker.memory[buffer.offset / granule];
+    for (uint64_t g = buffer.offset / granule; g <= (buffer.offset + buffer.bytes - 1) / granule; ++g)
+      if (worker.memory[g].buffer != b || worker.memory[g].value != first.value) return Symbols::garbage;
+    return first.value;
+  }
+
+  Symbol shard_symbol(const char* what, uint16_t group, uint16_t shard) {
+    return symbols_.of(fmt::format("{} g{}/{}", what, group, shard), {});
+  }
+  Symbol whole_symbol(const char* what, uint16_t group) {
+    std::vector<Symbol> shards;
+    for (uint16_t s = 0; s < dp_; ++s) shards.push_back(shard_symbol(what, group, s));
+    return symbols_.array(shards);
+  }
+  Symbol initial(const Worker& worker, const Buffer& buffer) {
+    switch (buffer.role) {
+      case Role::Parameters:
+        return whole_symbol("P", buffer.index);
+      case Role::Shard:
+        return symbols_.array({shard_symbol("P", buffer.index, worker.replica)});
+      case Role::OptimizerState:
+        return buffer.bytes == whole_bytes(buffer.index) * shape_.optimizer_states_per_element
+                   ? whole_symbol("state", buffer.index)
+                   : symbols_.array({shard_symbol("state", buffer.index, worker.replica)});
+      default:
+        return symbols_.of(fmt::format("{} m{} of {}", to_string(buffer.role), buffer.micro_batch, worker.replica), {});
+    }
+  }
+
+  bool ready(const Worker& worker, uint32_t i) const {
+    const RankProgram& rank = rank_of(worker);
+    const Action& action = rank.actions[i];
+    for (uint32_t w = 0; w < action.wait_count; ++w)
+      if (!worker.done[rank.waits[action.first_wait + w]]) return false;
+    return action.group == none || worker.spoken[action.group] == action.sequence;
+  }
+
+  // All members of the action's group, if this worker is the first of them and all are there; alone without a group.
+  std::optional<Meeting> met(Worker& worker, uint32_t i, const Meeting& movable) {
+    const uint16_t group = rank_of(worker).actions[i].group;
+    if (group == none) return Meeting{{&worker, i}};
+    const auto& ranks = program_.groups[group].pipeline_ranks;
+    const bool replicas = program_.groups[group].replicas;
+    Meeting meeting;
+    for (const auto& [other, j] : movable)
+      if (rank_of(*other).actions[j].group == group && (replicas || other->replica == worker.replica))
+        meeting.emplace_back(other, j);
+    if (meeting.front().first != &worker || meeting.size() != ranks.size() * (replicas ? dp_ : 1)) return std::nullopt;
+    return meeting;
+  }
+
+  // The uses of an action by role and access, in order.
+  struct View {
+    std::vector<Symbol> inputs;  // all that is read
+    std::vector<uint32_t> added, written;
+  };
+  View view(const Worker& worker, const Action& action) const {
+    View view;
+    for (const Use& use : uses_of(rank_of(worker), action)) {
+      if (rank_of(worker).buffers[use.buffer].role == Role::Workspace) continue;
+      if (use.access != Access::Write) view.inputs.push_back(load(worker, use.buffer));
+      if (use.access == Access::Add) view.added.push_back(use.buffer);
+      if (use.access == Access::Write) view.written.push_back(use.buffer);
+    }
+    return view;
+  }
+  std::vector<Symbol> load_shards(const Worker& worker, uint32_t b) const {
+    return symbols_.shards(load(worker, b), is_whole(rank_of(worker).buffers[b]) ? dp_ : 1);
+  }
+  Symbol plus(Symbol left, Symbol right) {
+    return left == Symbols::garbage || right == Symbols::garbage ? Symbols::garbage : symbols_.of("+", {left, right});
+  }
+  // Of an array that is whole or this replica's shard, its own shard.
+  Symbol& own(std::vector<Symbol>& shards, const Worker& worker) {
+    return shards[shards.size() == 1 ? 0 : worker.replica];
+  }
+
+  void perform(const Meeting& meeting) {
+    const Worker& first = *meeting.front().first;
+    const Action& action = rank_of(first).actions[meeting.front().second];
+    switch (action.kind) {
+      case Kind::Forward:
+      case Kind::Backward:
+        return compute(*meeting.front().first, action);
+      case Kind::Send:
+      case Kind::Receive:
+        return transfer(meeting);
+      case Kind::Unshard:
+        return unshard(meeting);
+      case Kind::Reduce:
+        return action.index == none ? reduce_slots(meeting) : reduce(meeting);
+      case Kind::SumTied:
+        return sum_tied(meeting);
+      case Kind::GradientNorm:
+        return norm(*meeting.front().first, action);
+      case Kind::Clip: {
+        const View v = view(first, action);
+        return store(*meeting.front().first, v.written.at(0), symbols_.of("clip", v.inputs));
+      }
+      case Kind::OptimizerStep:
+        return optimizer_step(*meeting.front().first, action);
+    }
+  }
+
+  void compute(Worker& worker, const Action& action) {
+    const RankProgram& rank = rank_of(worker);
+    View v;
+    std::vector<Use> outputs;
+    for (const Use& use : uses_of(rank, action)) {
+      const Role role = rank.buffers[use.buffer].role;
+      if (role == Role::Workspace) continue;
+      if (use.access == Access::Read || role == Role::Saved) {
+        if (!(role == Role::Saved && use.access == Access::Write)) v.inputs.push_back(load(worker, use.buffer));
+      }
+      if (use.access != Access::Read) outputs.push_back(use);
+    }
+    const bool broken = std::ranges::find(v.inputs, Symbols::garbage) != v.inputs.end();
+    for (const Use& use : outputs) {
+      const Buffer& buffer = rank.buffers[use.buffer];
+      const std::string name =
+          fmt::format("{} b{} {}", action.kind == Kind::Forward ? 'F' : 'B', action.index, to_string(buffer.role));
+      if (buffer.role != Role::Gradient) {
+        store(worker, use.buffer, broken ? Symbols::garbage : symbols_.of(name, v.inputs));
+        continue;
+      }
+      std::vector<Symbol> shards = load_shards(worker, use.buffer);
+      if (use.access == Access::Write) shards.assign(dp_, Symbols::garbage);
+      for (uint16_t s = 0; s < shards.size(); ++s) {
+        const Symbol term =
+            broken ? Symbols::garbage
+                   : symbols_.of(fmt::format("{} g{}.{}/{}", name, buffer.index, buffer.copy, s), v.inputs);
+        shards[s] = use.access == Access::Write ? term : plus(shards[s], term);
+      }
+      store(worker, use.buffer, symbols_.array(shards));
+    }
+  }
+
+  void transfer(const Meeting& meeting) {
+    const auto side = [&](Kind kind) {
+      return *std::ranges::find_if(meeting,
+                                   [&](const auto& m) { return rank_of(*m.first).actions[m.second].kind == kind; });
+    };
+    const auto [sender, s] = side(Kind::Send);
+    const auto [receiver, r] = side(Kind::Receive);
+    store(*receiver, rank_of(*receiver).begin_uses(rank_of(*receiver).actions[r])->buffer,
+          load(*sender, rank_of(*sender).begin_uses(rank_of(*sender).actions[s])->buffer));
+  }
+
+  void unshard(const Meeting& meeting) {
+    std::vector<Symbol> whole(dp_);
+    for (const auto& [worker, i] : meeting) {
+      std::vector<Symbol> shards =
+          load_shards(*worker, rank_of(*worker).begin_uses(rank_of(*worker).actions[i])->buffer);
+      whole[worker->replica] = own(shards, *worker);
+    }
+    for (const auto& [worker, i] : meeting) {
+      const Action& action = rank_of(*worker).actions[i];
+      store(*worker, rank_of(*worker).begin_uses(action)[action.use_count - 1].buffer, symbols_.array(whole));
+    }
+  }
+
+  // Sums in rank order; owned: each replica gets its shard, and the rest of a whole array is garbage.
+  void reduce(const Meeting& meeting) {
+    std::vector<std::vector<Symbol>> sources;
+    for (const auto& [worker, i] : meeting)
+      sources.push_back(load_shards(*worker, rank_of(*worker).begin_uses(rank_of(*worker).actions[i])->buffer));
+    std::vector<Symbol> sums(dp_);
+    for (uint16_t s = 0; s < dp_; ++s) {
+      sums[s] = sources[0][s];
+      for (uint16_t d = 1; d < dp_; ++d) sums[s] = plus(sums[s], sources[d][s]);
+    }
+    for (const auto& [worker, i] : meeting) {
+      const Action& action = rank_of(*worker).actions[i];
+      const Use destination = rank_of(*worker).begin_uses(action)[action.use_count - 1];
+      std::vector<Symbol> result = load_shards(*worker, destination.buffer);
+      const bool adds = action.use_count == 2 && destination.access == Access::Add;
+      for (uint16_t s = 0; s < dp_; ++s) {
+        Symbol& here = result.size() == 1 ? result[0] : result[s];
+        if (action.extent == Extent::Owned && s != worker->replica) {
+          if (result.size() > 1) here = Symbols::garbage;
+        } else {
+          here = adds ? plus(here, sums[s]) : sums[s];
+        }
+      }
+      store(*worker, destination.buffer, symbols_.array(result));
+    }
+  }
+
+  void sum_tied(const Meeting& meeting) {
+    std::map<uint16_t, std::vector<Symbol>> copies;  // embedding, head
+    for (const auto& [worker, i] : meeting)
+      for (const Use& use : uses_of(rank_of(*worker), rank_of(*worker).actions[i]))
+        copies[rank_of(*worker).buffers[use.buffer].copy] = load_shards(*worker, use.buffer);
+    std::vector<Symbol> sum;
+    for (size_t s = 0; s < copies[0].size() && s < copies[1].size(); ++s)
+      sum.push_back(plus(copies[0][s], copies[1][s]));
+    for (const auto& [worker, i] : meeting)
+      for (const Use& use : uses_of(rank_of(*worker), rank_of(*worker).actions[i]))
+        if (use.access == Access::Add) store(*worker, use.buffer, symbols_.array(sum));
+  }
+
+  SlotShape slot_shape() const {
+    return {shape_.model->groups.size(), dp_, static_cast<uint64_t>(shape_.layout.micro_batches())};
+  }
+
+  void norm(Worker& worker, const Action& action) {
+    const SlotShape at = slot_shape();
+    std::vector<Symbol> slots(at.count(), symbols_.of("zero", {}));
+    for (const Use& use : uses_of(rank_of(worker), action)) {
+      const Buffer& buffer = rank_of(worker).buffers[use.buffer];
+      if (buffer.role == Role::Loss) {
+        slots[at.loss(worker.replica, buffer.micro_batch)] = load(worker, use.buffer);
+      } else if (buffer.role == Role::Gradient) {
+        std::vector<Symbol> shards = load_shards(worker, use.buffer);
+        slots[at.square(buffer.index, worker.replica)] = symbols_.of("square", {own(shards, worker)});
+      }
+    }
+    store(worker, (rank_of(worker).end_uses(action) - 1)->buffer, symbols_.array(slots));
+  }
+
+  void reduce_slots(const Meeting& meeting) {
+    const Symbol zero = symbols_.of("zero", {});
+    std::vector<Symbol> sum(slot_shape().count(), zero);
+    for (const auto& [worker, i] : meeting) {
+      const auto part =
+          symbols_.shards(load(*worker, rank_of(*worker).begin_uses(rank_of(*worker).actions[i])->buffer), sum.size());
+      for (size_t k = 0; k < sum.size(); ++k)
+        if (part[k] != zero) sum[k] = sum[k] == zero ? part[k] : Symbols::garbage;
+    }
+    for (const auto& [worker, i] : meeting)
+      store(*worker, rank_of(*worker).begin_uses(rank_of(*worker).actions[i])->buffer, symbols_.array(sum));
+  }
+
+  void optimizer_step(Worker& worker, const Action& action) {
+    Symbol scalars = Symbols::garbage;
+    std::vector<Symbol> gradient;
+    std::vector<uint32_t> updated;
+    for (const Use& use : uses_of(rank_of(worker), action)) {
+      const Buffer& buffer = rank_of(worker).buffers[use.buffer];
+      if (buffer.role == Role::Scalars) scalars = load(worker, use.buffer);
+      if (buffer.role == Role::Gradient) gradient = load_shards(worker, use.buffer);
+      if (use.access == Access::Add) updated.push_back(use.buffer);
+    }
+    for (const uint32_t b : updated) {
+      const Buffer& buffer = rank_of(worker).buffers[b];
+      const bool state = buffer.role == Role::OptimizerState;
+      const bool whole = buffer.bytes == whole_bytes(action.index) * (state ? shape_.optimizer_states_per_element : 1);
+      std::vector<Symbol> shards = symbols_.shards(load(worker, b), whole ? dp_ : 1);
+      for (uint16_t s = 0; s < dp_; ++s) {
+        if (!whole && s != worker.replica) continue;
+        if (action.extent == Extent::Owned && s != worker.replica) continue;
+        Symbol& here = shards[whole ? s : 0];
+        const Symbol g = gradient[gradient.size() == 1 ? 0 : s];
+        here = symbols_.of(state ? "next state" : "next", {here, g, scalars});
+      }
+      store(worker, b, symbols_.array(shards));
+    }
+  }
+
+  void collect(Outcome& outcome) {
+    std::map<std::pair<bool, uint16_t>, std::vector<Symbol>> arrays;
+    const auto agree = [&](Symbol& known, Symbol now, const std::string& what) {
+      if (known != unseen && known != now)
+        outcome.disagreement += fmt::format("{}: {} or {}\n", what, symbols_.text(known), symbols_.text(now));
+      known = now;
+    };
+    for (const Worker& worker : workers_) {
+      const RankProgram& rank = rank_of(worker);
+      for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
+        const Buffer& buffer = rank.buffers[b];
+        if (buffer.role == Role::Scalars) agree(outcome.scalars, load(worker, b), "scalars");
+        if (!buffer.resident ||
+            (buffer.role != Role::Parameters && buffer.role != Role::Shard && buffer.role != Role::OptimizerState))
+          continue;
+        const bool state = buffer.role == Role::OptimizerState;
+        const bool whole =
+            buffer.bytes == whole_bytes(buffer.index) * (state ? shape_.optimizer_states_per_element : 1);
+        const std::vector<Symbol> shards = symbols_.shards(load(worker, b), whole ? dp_ : 1);
+        std::vector<Symbol>& array = arrays[{state, buffer.index}];
+        array.resize(dp_, unseen);
+        for (uint16_t s = 0; s < dp_; ++s)
+          if (whole || s == worker.replica)
+            agree(array[s], shards[whole ? s : 0],
+                  fmt::format("rank {} replica {}: g{} shard {}", worker.rank, worker.replica, buffer.index, s));
+      }
+    }
+    for (const auto& [key, shards] : arrays)
+      (key.first ? outcome.optimizer_states : outcome.parameters)[key.second] = symbols_.array(shards);
+  }
+
+  const Program& program_;
+  const StepShape& shape_;
+  uint16_t dp_;
+  Symbols& symbols_;
+  std::vector<Worker> workers_;
+};
+
+inline Outcome interpret(const Program& program, const StepShape& shape, Symbols& symbols, uint32_t seed,
+                         bool one_lane = false) {
+  std::mt19937 random(seed);
+  return Interpreter(program, shape, symbols).run(random, one_lane);
+}
+
+}  // namespace shardpipe

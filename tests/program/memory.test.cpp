@@ -1,0 +1,196 @@
+#include "program/memory.h"
+
+#include <gtest/gtest.h>
+
+#include "program/cases.h"
+#include "program/lifetime.h"
+#include "program/text.h"
+
+namespace shardpipe {
+namespace {
+
+// Elements of the parameter groups that a rank holds, each once; and once for each block that uses it.
+struct Elements {
+  uint64_t once = 0, by_use = 0;
+};
+Elements elements_of(const StepShape& shape, int64_t rank) {
+  Elements sum;
+  std::vector<bool> seen(shape.model->groups.size(), false);
+  for (size_t b = shape.first_block[rank]; b < shape.first_block[rank + 1]; ++b)
+    for (const uint16_t group : shape.model->blocks[b].groups) {
+      sum.by_use += shape.model->groups[group].elements;
+      if (!seen[group]) sum.once += shape.model->groups[group].elements;
+      seen[group] = true;
+    }
+  return sum;
+}
+
+// 4Ψ + 4Ψ + 8Ψ, of each replica where whole, of all replicas together where sharded; padding apart.
+TEST(Memory, OfParametersGradientsAndOptimizerIsAsTheZeroStageSays) {
+  for_each_case(
+      [&](const Case& c) {
+        if (testing::Test::HasFailure()) return;
+        const StepShape shape = c.shape();
+        const Program program = compile(shape);
+        const auto dp = static_cast<uint64_t>(c.layout.dp);
+        for (int64_t r = 0; r < c.layout.pp; ++r) {
+          const RankProgram& rank = program.by_pipeline_rank[static_cast<size_t>(r)];
+          const RankMemory held = memory(rank);
+          uint64_t parameters = 0, gradients = 0, optimizer = 0;
+          for (uint64_t d = 0; d < dp; ++d) {
+            const RankPadding pad = padding(rank, c.model, dp, d);
+            parameters += held.parameters - pad.parameters;
+            gradients += held.gradients - pad.gradients;
+            optimizer += held.optimizer - pad.optimizer;
+          }
+          const Elements psi = elements_of(shape, r);
+          const bool micro = c.layout.reduce_every == ReduceEvery::Micro;
+          EXPECT_EQ(parameters, 4 * psi.once * (c.layout.zero == 3 ? 1 : dp)) << c.name << ", rank " << r;
+          // A group that two blocks of a rank use has a gradient for each until they are summed.
+          EXPECT_EQ(gradients, 4 * psi.by_use * (c.layout.zero >= 1 && micro ? 1 : dp)) << c.name << ", rank " << r;
+          EXPECT_EQ(optimizer, 8 * psi.once * (c.layout.zero >= 1 ? 1 : dp)) << c.name << ", rank " << r;
+        }
+      },
+      3);
+}
+
+// Bytes in use at each action, counted without memory().
+uint64_t peak_of_live_bytes(const RankProgram& rank) {
+  const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);
+  uint64_t peak = 0;
+  for (uint32_t i = 0; i < rank.actions.size(); ++i) {
+    uint64_t live = 0;
+    for (size_t b = 0; b < rank.buffers.size(); ++b)
+      if (rank.buffers[b].resident || (lifetimes[b].first <= i && i <= lifetimes[b].last))
+        live += rank.buffers[b].bytes;
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
+
+Model small_model(bool tied) {
+  ModelConfig config = tiny_model(6, tied).config;
+  config.hidden = 64;
+  config.heads = config.kv_heads = 4;
+  config.ffn = 256;
+  config.vocab_size = 500;
+  config.seq_len = 128;
+  return make_model(config);
+}
+
+TEST(PlaceBuffers, LivingBuffersDoNotOverlap) {
+  for_each_case(
+      [&](const Case& c) {
+        if (testing::Test::HasFailure()) return;
+        const Program program = compile(c.shape());
+        for (const RankProgram& rank : program.by_pipeline_rank) {
+          const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);
+          const auto lives_with = [&](size_t a, size_t b) {
+            return rank.buffers[a].resident || rank.buffers[b].resident ||
+                   (lifetimes[a].first <= lifetimes[b].last && lifetimes[b].first <= lifetimes[a].last);
+          };
+          for (size_t b = 0; b < rank.buffers.size(); ++b)
+            for (size_t a = 0; a < b; ++a) {
+              const Buffer &first = rank.buffers[a], &second = rank.buffers[b];
+              const bool apart =
+                  first.offset + first.bytes <= second.offset || second.offset + second.bytes <= first.offset;
+              ASSERT_TRUE(apart || !lives_with(a, b)) << c.name << ": " << name_of(first) << ", " << name_of(second);
+            }
+        }
+      },
+      13);
+}
+
+TEST(PlaceBuffers, TheArenaIsNotMuchLargerThanWhatLivesInIt) {
+  double worst = 0;
+  std::string where;
+  for (const bool tied : {true, false}) {
+    const Model model = small_model(tied);
+    for_each_case(
+        [&](const Case& c) {
+          const StepShape shape = step_shape(model, c.layout, 2);
+          const Program program = compile(shape);
+          for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
+            const RankProgram& rank = program.by_pipeline_rank[r];
+            uint64_t all = 0;
+            for (const Buffer& buffer : rank.buffers) all += (buffer.bytes + 63) / 64 * 64;
+            EXPECT_LE(rank.arena_bytes, all) << c.name;
+            const double ratio = static_cast<double>(rank.arena_bytes) / static_cast<double>(peak_of_live_bytes(rank));
+            if (ratio > worst) {
+              worst = ratio;
+              where = fmt::format("{}, rank {}", c.name, r);
+            }
+          }
+        },
+        17);
+  }
+  EXPECT_LE(worst, 1.3) << where;
+  RecordProperty("worst_ratio", fmt::format("{:.3f} at {}", worst, where));
+  std::printf("largest arena: %.3f of its peak, %s\n", worst, where.c_str());
+}
+
+int most_saved_at_once(const RankProgram& rank, uint16_t block) {
+  const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);
+  int most = 0;
+  for (uint32_t i = 0; i < rank.actions.size(); ++i) {
+    int live = 0;
+    for (size_t b = 0; b < rank.buffers.size(); ++b)
+      if (rank.buffers[b].role == Role::Saved && rank.buffers[b].index == block && lifetimes[b].first <= i &&
+          i <= lifetimes[b].last)
+        ++live;
+    most = std::max(most, live);
+  }
+  return most;
+}
+
+Program of(const Model& model, const char* schedule, int64_t micro_batches, int zero = 0) {
+  Layout layout = tiny_layout(schedule, 4, micro_batches, zero, ReduceEvery::Step);
+  layout.stages = {2, 2, 2, 2};
+  return compile(step_shape(model, layout, 2));
+}
+
+// Activations that are kept until the end of a step would show here.
+TEST(Memory, OneForwardOneBackwardHoldsNoMoreThanItsDepthWhateverTheMicroBatches) {
+  const Model model = small_model(true);
+  for (const int64_t micro_batches : {1, 2, 3, 4, 8, 64}) {
+    const Program program = of(model, "1f1b", micro_batches);
+    for (uint16_t s = 0; s < 4; ++s) {
+      const auto layer = static_cast<uint16_t>(s == 0 ? 1 : 2 * s);  // a transformer layer of the stage
+      EXPECT_EQ(most_saved_at_once(program.by_pipeline_rank[s], layer), std::min<int64_t>(micro_batches, 4 - s))
+          << "m " << micro_batches << ", stage " << s;
+    }
+  }
+  const Program four = of(model, "1f1b", 4), many = of(model, "1f1b", 64);
+  for (size_t s = 0; s < 4; ++s) {
+    EXPECT_EQ(memory(four.by_pipeline_rank[s]).activations, memory(many.by_pipeline_rank[s]).activations) << s;
+  }
+}
+
+TEST(Memory, GpipeGrowsLinearlyInMicroBatches) {
+  const Model model = small_model(true);
+  for (size_t s = 0; s < 4; ++s) {
+    const auto peak = [&](int64_t m) { return memory(of(model, "gpipe", m).by_pipeline_rank[s]).activations; };
+    const uint64_t at_4 = peak(4), at_8 = peak(8), at_12 = peak(12);
+    EXPECT_GT(at_8, at_4) << s;
+    EXPECT_EQ(at_8 - at_4, at_12 - at_8) << s;
+  }
+}
+
+TEST(Memory, GatheredCopiesOfStageThreeAreOfOneBlockNotOfTheStage) {
+  const Model model = small_model(false);
+  const auto gathered = [&](bool reshard) {
+    const Layout layout = tiny_layout("1f1b", 1, 2, 3, ReduceEvery::Micro, 2, reshard);
+    return memory(compile(step_shape(model, layout, 2)).by_pipeline_rank[0]).gathered;
+  };
+  uint64_t all = 0, largest = 0;
+  for (const ParameterGroup& group : model.groups) {
+    const uint64_t bytes = 4 * shards(group.elements, 2).padded_elements();
+    all += bytes;
+    largest = std::max(largest, bytes);
+  }
+  EXPECT_EQ(gathered(false), all);
+  EXPECT_EQ(gathered(true), largest);
+}
+
+}  // namespace
+}  // namespace shardpipe

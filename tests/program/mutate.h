@@ -1,0 +1,98 @@
+// Small wrongs done to a program, and an independent judge of whether one does harm.
+#pragma once
+#include <bitset>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "program/interpreter.h"
+#include "program/text.h"
+
+namespace shardpipe {
+
+// A rank's actions in another order, or without some, or with some twice: `order` names old actions. Waits stay with
+// the actions that they were for (the first copy); those that would now point forwards are dropped. Numbers in groups
+// follow the new order, as those of a generator would that made this list.
+inline void rearrange(Program& program, size_t r, const std::vector<uint32_t>& order) {
+  RankProgram& rank = program.by_pipeline_rank[r];
+  std::vector<uint32_t> moved_to(rank.actions.size(), UINT32_MAX);
+  for (uint32_t i = 0; i < order.size(); ++i) moved_to[order[i]] = std::min(moved_to[order[i]], i);
+  std::vector<Action> actions;
+  std::vector<uint32_t> waits, next(program.groups.size(), 0);
+  for (uint32_t i = 0; i < order.size(); ++i) {
+    Action action = rank.actions[order[i]];
+    const uint32_t first = action.first_wait, count = action.wait_count;
+    action.first_wait = static_cast<uint32_t>(waits.size());
+    for (uint32_t w = first; w < first + count; ++w)
+      if (moved_to[rank.waits[w]] < i) waits.push_back(moved_to[rank.waits[w]]);
+    action.wait_count = static_cast<uint32_t>(waits.size()) - action.first_wait;
+    if (action.group != none) action.sequence = next[action.group]++;
+    actions.push_back(action);
+  }
+  rank.actions = std::move(actions);
+  rank.waits = std::move(waits);
+}
+
+inline std::vector<uint32_t> in_order(const RankProgram& rank) {
+  std::vector<uint32_t> order(rank.actions.size());
+  std::iota(order.begin(), order.end(), 0u);
+  return order;
+}
+
+inline std::vector<uint32_t> actions_of(const RankProgram& rank, Kind kind) {
+  std::vector<uint32_t> found;
+  for (uint32_t i = 0; i < rank.actions.size(); ++i)
+    if (rank.actions[i].kind == kind) found.push_back(i);
+  return found;
+}
+
+inline void remove_wait(RankProgram& rank, uint32_t wait) {
+  rank.waits.erase(rank.waits.begin() + wait);
+  for (Action& action : rank.actions) {
+    if (wait < action.first_wait)
+      --action.first_wait;
+    else if (wait < action.first_wait + action.wait_count)
+      --action.wait_count;
+  }
+}
+
+// For every pair of actions of a rank that use the same bytes, one of them writing: is the earlier surely done before
+// the later begins? By brute force over all pairs: no clocks, no lanes' order but what "runs in order" says.
+inline std::string first_unordered_pair(const RankProgram& rank) {
+  constexpr size_t most = 1024;
+  std::vector<std::bitset<most>> before(rank.actions.size());
+  if (rank.actions.size() > most) return "too many actions for this judge";
+  for (size_t i = 0; i < rank.actions.size(); ++i) {
+    const auto after = [&](size_t j) { before[i] |= before[j], before[i].set(j); };
+    for (size_t j = i; j-- > 0;)
+      if (rank.actions[j].lane == rank.actions[i].lane) {
+        after(j);
+        break;
+      }
+    for (uint32_t w = 0; w < rank.actions[i].wait_count; ++w) after(rank.waits[rank.actions[i].first_wait + w]);
+  }
+  for (size_t j = 0; j < rank.actions.size(); ++j)
+    for (size_t i = 0; i < j; ++i) {
+      if (before[j][i]) continue;
+      for (const Use& a : uses_of(rank, rank.actions[i]))
+        for (const Use& b : uses_of(rank, rank.actions[j])) {
+          const Buffer &first = rank.buffers[a.buffer], &second = rank.buffers[b.buffer];
+          const bool conflict = a.access != Access::Read || b.access != Access::Read;
+          if (conflict && first.offset < second.offset + second.bytes && second.offset < first.offset + first.bytes)
+            return fmt::format("{} and {} are not ordered", describe(rank, rank.actions[i]),
+                               describe(rank, rank.actions[j]));
+        }
+    }
+  return "";
+}
+
+// What harm a changed program does; empty: none. Where all conflicting pairs are ordered as they are issued, every run
+// computes what the run in issue order does, so that one run decides.
+inline std::string harm(const Program& program, const StepShape& shape, const Outcome& right, Symbols& symbols) {
+  for (const RankProgram& rank : program.by_pipeline_rank)
+    if (std::string pair = first_unordered_pair(rank); !pair.empty()) return pair;
+  return difference(interpret(program, shape, symbols, 0, true), right, symbols);
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,85 @@
+// Bytes on the wire against the closed forms, for each rank and kind of communication.
+#include "program/traffic.h"
+
+#include <gtest/gtest.h>
+
+#include "program/cases.h"
+
+namespace shardpipe {
+namespace {
+
+// What a rank holds: of each block the parameter groups that it uses, and each group once.
+struct Held {
+  uint64_t bytes_by_use = 0, bytes_by_group = 0;  // 4Ψ with padding
+};
+
+Held held(const StepShape& shape, int64_t rank) {
+  Held sum;
+  std::vector<bool> seen(shape.model->groups.size(), false);
+  for (size_t b = shape.first_block[rank]; b < shape.first_block[rank + 1]; ++b)
+    for (const uint16_t group : shape.model->blocks[b].groups) {
+      const uint64_t bytes = 4 * shape.shards_of(group).padded_elements();
+      sum.bytes_by_use += bytes;
+      if (!seen[group]) sum.bytes_by_group += bytes;
+      seen[group] = true;
+    }
+  return sum;
+}
+
+TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
+  for_each_case(
+      [&](const Case& c) {
+        if (testing::Test::HasFailure()) return;
+        const StepShape shape = c.shape();
+        const Layout& l = c.layout;
+        const Program program = compile(shape);
+        const auto n = static_cast<uint64_t>(l.dp), m = static_cast<uint64_t>(l.micro_batches());
+        const auto share = [&](uint64_t bytes) { return bytes / n * (n - 1); };  // Ψ(N-1)/N
+        const uint64_t reductions = l.reduce_every == ReduceEvery::Micro ? m : 1;
+        for (int64_t r = 0; r < l.pp; ++r) {
+          const Held psi = held(shape, r);
+          Traffic expected;
+          if (l.zero == 0)
+            expected.all_reduce = reductions * 2 * share(psi.bytes_by_use);
+          else
+            expected.reduce_scatter = reductions * share(psi.bytes_by_use);
+          if (l.zero == 1 || l.zero == 2) expected.all_gather = share(psi.bytes_by_group);
+          if (l.zero == 3)
+            expected.all_gather = l.reshard_after_forward ? 2 * m * share(psi.bytes_by_use) : share(psi.bytes_by_group);
+          const uint64_t boundaries = (r > 0 ? 1u : 0u) + (r + 1 < l.pp ? 1u : 0u);
+          expected.send = boundaries * m * activation_bytes(c.model, shape.micro_batch);
+          if (c.model.config.tied_embeddings && l.pp > 1 && boundaries == 1) {
+            const uint64_t tied = 4 * shape.shards_of(c.model.blocks[0].groups.back()).padded_elements();
+            expected.tied = l.zero == 0 ? tied : tied / n;  // 2Ψ(2-1)/2: an all-reduce of two
+          }
+          const uint64_t slots = c.model.groups.size() * n + 2 * n * m, ranks = static_cast<uint64_t>(l.ranks());
+          expected.scalars = 2 * 8 * slots * (ranks - 1) / ranks;
+          const Traffic found = traffic(program, static_cast<uint16_t>(r), n);
+          EXPECT_TRUE(found == expected) << c.name << ", rank " << r << ": send " << found.send << " of "
+                                         << expected.send << ", all-gather " << found.all_gather << " of "
+                                         << expected.all_gather << ", reduce-scatter " << found.reduce_scatter << " of "
+                                         << expected.reduce_scatter << ", all-reduce " << found.all_reduce << " of "
+                                         << expected.all_reduce << ", tied " << found.tied << " of " << expected.tied
+                                         << ", scalars " << found.scalars << " of " << expected.scalars;
+        }
+      },
+      3);
+}
+
+// The figures that the ZeRO paper states for one micro-batch: 2Ψ for stages 0 to 2, 3Ψ for stage 3 (section 7).
+TEST(Traffic, OfOneMicroBatchIsTwoOrThreeTimesTheParameters) {
+  const Model model = tiny_model(2, false);
+  for (const int zero : {0, 1, 2, 3})
+    for (const int64_t dp : {1, 2, 4, 7}) {
+      const StepShape shape = step_shape(model, tiny_layout("1f1b", 1, 1, zero, ReduceEvery::Step, dp), 2);
+      const Traffic sent = traffic(compile(shape), 0, static_cast<uint64_t>(dp));
+      uint64_t padded = 0;
+      for (uint16_t g = 0; g < model.groups.size(); ++g) padded += 4 * shape.shards_of(g).padded_elements();
+      const auto n = static_cast<uint64_t>(dp);
+      EXPECT_EQ(sent.all_reduce + sent.all_gather + sent.reduce_scatter, (zero == 3 ? 3 : 2) * (padded / n * (n - 1)))
+          << "zero " << zero << ", dp " << dp;
+    }
+}
+
+}  // namespace
+}  // namespace shardpipe
