@@ -19,11 +19,13 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// A permutation of 0 … 4^half_bits - 1: four Feistel rounds.
+// A permutation of 0 … 4^half_bits - 1. Four Feistel rounds suffice for halves of many bits; with halves of one or two,
+// which a short text has, they leave a window up to 32 % off its share of a place in the epoch. Twelve leave no more
+// than chance does.
 uint64_t feistel(uint64_t value, int half_bits, uint64_t key) {
   const uint64_t mask = (uint64_t{1} << half_bits) - 1;
   uint64_t left = value >> half_bits, right = value & mask;
-  for (uint64_t round = 0; round < 4; ++round) {
+  for (uint64_t round = 0; round < 12; ++round) {
     const uint64_t next = left ^ (mix(key ^ mix(right + (round << 60))) & mask);
     left = right;
     right = next;

@@ -22,7 +22,8 @@ struct StepMetrics {
 };
 
 // One JSON object without a line break, every key in every line. What is absent or not finite is null, since JSON has
-// no NaN and no infinity.
+// no NaN and no infinity; a loss or gradient norm that is not finite is named beside it: "loss": null, …,
+// "loss_text": "nan" (or "inf", "-inf").
 std::string to_json_line(const StepMetrics&);
 
 }  // namespace shardpipe

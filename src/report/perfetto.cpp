@@ -66,7 +66,8 @@ void add_arrows(Json& events, std::span<const TraceSpan> spans) {
     // Each end lies within its span, where the viewers look for the span to bind to. The arrow runs forward in time
     // even where the receiver waited since before the sender began.
     int64_t leaves = src.begin_ns + (src.end_ns - src.begin_ns) / 2;
-    if (leaves > dst.end_ns) leaves = src.begin_ns;
+    if (leaves >= dst.end_ns)
+      leaves = src.begin_ns;  // a span does not own its last instant: the next one may begin there
     const int64_t arrives = std::clamp(leaves, dst.begin_ns, dst.end_ns);
     const auto end = [&](const char* phase, const TraceSpan& span, int64_t at_ns) {
       return Json{{"ph", phase},

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
+#include <vector>
 
 #include "base/error.h"
 
@@ -62,6 +64,29 @@ int sync_folder(const fs::path& path) {
   return error;
 }
 
+// The folders that create_directories(path) will make, the deepest first.
+std::vector<fs::path> missing_folders(const fs::path& path) {
+  std::vector<fs::path> missing;
+  for (fs::path folder = fs::absolute(path).lexically_normal(); is_free(folder); folder = folder.parent_path())
+    missing.push_back(folder);
+  return missing;
+}
+
+// Creates the folder and its configuration. Of two runs that start at once, one gets the folder.
+void claim(const fs::path& path, std::string_view config) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) refuse(path, fmt::format("found that it cannot be created ({})", std::strerror(error.value())));
+  const fs::path file = path / run_files[0];
+  const int descriptor = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, file_mode);
+  if (descriptor < 0)
+    refuse(path, fmt::format("found that {} cannot be created ({})", run_files[0], std::strerror(errno)));
+  if (const int write_error = write_and_close(descriptor, config)) {
+    unlink(file.c_str());  // else the folder would hold a run that never was
+    refuse(path, fmt::format("found that {} cannot be written ({})", run_files[0], std::strerror(write_error)));
+  }
+}
+
 }  // namespace
 
 void RunFolder::check(const fs::path& path) {
@@ -89,17 +114,12 @@ void RunFolder::check(const fs::path& path) {
 
 RunFolder::RunFolder(const fs::path& path, std::string_view config) : path_(path) {
   check(path);
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (error) refuse(path, fmt::format("found that it cannot be created ({})", std::strerror(error.value())));
-  // Exclusive: of two runs that start at once, one gets the folder.
-  const fs::path file = path / run_files[0];
-  const int descriptor = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, file_mode);
-  if (descriptor < 0)
-    refuse(path, fmt::format("found that {} cannot be created ({})", run_files[0], std::strerror(errno)));
-  if (const int write_error = write_and_close(descriptor, config)) {
-    unlink(file.c_str());  // else the folder would hold a run that never was
-    refuse(path, fmt::format("found that {} cannot be written ({})", run_files[0], std::strerror(write_error)));
+  const std::vector<fs::path> created = missing_folders(path);
+  try {
+    claim(path, config);
+  } catch (const InputError&) {
+    for (const fs::path& folder : created) rmdir(folder.c_str());  // only where nothing else has come into it
+    throw;
   }
 }
 
@@ -111,7 +131,13 @@ void RunFolder::append_metrics(std::string_view line) {
   const fs::path file = path_ / "metrics.jsonl";
   if (metrics_ < 0) metrics_ = open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, file_mode);
   if (metrics_ < 0) fail(file, "cannot be opened", errno);
-  if (const int error = write_all(metrics_, fmt::format("{}\n", line))) fail(file, "cannot be written", error);
+  struct stat before {};
+  if (fstat(metrics_, &before) != 0) fail(file, "cannot be read", errno);
+  if (const int error = write_all(metrics_, fmt::format("{}\n", line))) {
+    // The write is the error that is told, whether or not the cut succeeds.
+    [[maybe_unused]] const int ignored = ftruncate(metrics_, before.st_size);
+    fail(file, "cannot be written", error);
+  }
 }
 
 void RunFolder::write_file_atomically(const std::string& name, std::string_view text) {

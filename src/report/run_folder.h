@@ -15,6 +15,7 @@ class RunFolder {
   static void check(const std::filesystem::path& path);
 
   // Creates the folder, and its parents, and config.toml in it. InputError: as `check`; that file cannot be written.
+  // What was created is removed again then.
   RunFolder(const std::filesystem::path& path, std::string_view config);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -23,7 +24,8 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
 
   // Adds the line and a line break to metrics.jsonl; when it returns, other programs can read it. std::runtime_error
-  // with file and reason when it cannot be written whole.
+  // with file and reason when it cannot be written whole; the part that was written is cut off again, so that every
+  // line of the file stays valid.
   void append_metrics(std::string_view line);
 
   // The file has its old content or the new one, whole and on disk, whenever the process or the machine stops.

@@ -23,7 +23,8 @@ struct Summary {
   nlohmann::ordered_json layout = nlohmann::ordered_json::object();
 };
 
-// Indented JSON with a line break at its end. What is absent or not finite is null.
+// Indented JSON with a line break at its end. What is absent or not finite is null; a loss that is not
+// finite is named beside it, as in metrics.jsonl.
 std::string to_json(const Summary&);
 
 }  // namespace shardpipe
