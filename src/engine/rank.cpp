@@ -50,9 +50,8 @@ Rank::Rank(const Step& step, LocalWorld& world, int world_rank, Observer observe
   const std::vector<int> members =
       members_of(step.shape, {.name = "", .pipeline_ranks = {place_.pipeline_rank}, .replicas = true}, place_.replica);
   replicas_ = world.join(fmt::format("parameters {}", place_.pipeline_rank), members, world_rank);
-  size_t actions =
-      std::max(program_.actions.size(), step.evaluation.by_pipeline_rank[place_.pipeline_rank].actions.size());
-  timeline_.reserve(actions);
+  timeline_.reserve(program_.actions.size());
+  evaluation_timeline_.reserve(step.evaluation.by_pipeline_rank[place_.pipeline_rank].actions.size());
 }
 
 Rank::Bound Rank::bind(const Program& program, const StepShape& shape, std::string_view name, LocalWorld& world,
@@ -108,7 +107,7 @@ const StepScalars& Rank::train_step() {
 }
 
 const StepScalars& Rank::evaluate() {
-  execute(step_.evaluation.by_pipeline_rank[place_.pipeline_rank], *evaluation_.machine, timeline_);
+  execute(step_.evaluation.by_pipeline_rank[place_.pipeline_rank], *evaluation_.machine, evaluation_timeline_);
   return *evaluation_.scalars;
 }
 

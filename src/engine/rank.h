@@ -54,10 +54,10 @@ class Rank {
   // is visited on every rank that holds it. All replicas must call: sharded groups are gathered, one at a time.
   void visit_parameters(const std::function<void(const Tensor&, std::span<const float>)>& visit);
 
-  const Timeline& last_timeline() const { return timeline_; }
-  uint64_t arena_bytes() const { return arena_.size(); }   // allocated
-  uint64_t highest_byte() const { return highest_byte_; }  // the end of the last byte that an action was given
-  WireBytes wire_bytes() const;                            // sent by this rank so far
+  const Timeline& last_timeline() const { return timeline_; }  // of the newest train_step
+  uint64_t arena_bytes() const { return arena_.size(); }       // allocated
+  uint64_t highest_byte() const { return highest_byte_; }      // the end of the last byte that an action was given
+  WireBytes wire_bytes() const;                                // sent by this rank so far
 
  private:
   // A program bound for this rank.
@@ -78,7 +78,7 @@ class Rank {
   uint64_t highest_byte_ = 0;
   Bound training_, evaluation_;
   std::unique_ptr<Communicator> replicas_;  // for visit_parameters
-  Timeline timeline_;
+  Timeline timeline_, evaluation_timeline_;
 };
 
 }  // namespace shardpipe
