@@ -44,7 +44,10 @@ const auto name_of_parameters = [](const auto& tested) {
 
 class SameBitsSlow : public OfLayouts {};
 TEST_P(SameBitsSlow, AcrossDepthsZeroStagesAndSchedules) {
-  expect_plain_bits(model_, dp_, reduce_every_, {.micro_batches = {1, 2, 3, 5, 8}, .pp = {1, 2, 4}});
+  const bool all = reduce_every_ == ReduceEvery::Step;  // the other cadence differs in the reduction alone
+  expect_plain_bits(
+      model_, dp_, reduce_every_,
+      {.micro_batches = all ? std::vector<int64_t>{1, 2, 3, 5, 8} : std::vector<int64_t>{1, 3, 8}, .pp = {1, 2, 4}});
 }
 INSTANTIATE_TEST_SUITE_P(All, SameBitsSlow,
                          testing::Combine(testing::Values("gpt2", "llama"), testing::Values(1, 2, 4),

@@ -1,6 +1,7 @@
 // Runs as a person starts them: what the binary leaves in --out, what it says, and how it ends.
 #include "train/run.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
