@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-class TraceOfAStep : public testing::TestWithParam<const char*> {
+class TraceOfAStep : public testing::TestWithParam<std::string> {
  protected:
   static constexpr int64_t micro_batches = 3, pp = 3, dp = 2;
   TraceOfAStep() {
@@ -100,9 +100,10 @@ TEST_P(TraceOfAStep, HasSpansOfATrackThatDoNotOverlap) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedules, TraceOfAStep, testing::Values("gpipe", "1f1b"), [](const auto& tested) {
-  return std::string(tested.param) == "gpipe" ? "Gpipe" : "OneForwardOneBackward";
-});
+INSTANTIATE_TEST_SUITE_P(Schedules, TraceOfAStep, testing::Values<std::string>("gpipe", "1f1b"),
+                         [](const auto& tested) {
+                           return tested.param == "gpipe" ? "Gpipe" : "OneForwardOneBackward";
+                         });
 
 }  // namespace
 }  // namespace shardpipe
