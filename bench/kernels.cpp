@@ -37,25 +37,27 @@ std::vector<float> floats(int64_t count) {
   return values;
 }
 
-void compute_bound(benchmark::State& state, double flops) {
-  static const double peak = bench::peak_flops_per_second();
-  state.counters["of_fma_peak"] = benchmark::Counter(flops / peak, benchmark::Counter::kIsIterationInvariantRate);
-}
-
-// `moved` floats are read or written by one call, all of them different
-void memory_bound(benchmark::State& state, int64_t moved) {
-  const double bytes = 4.0 * static_cast<double>(moved);
-  const double limit = bench::copy_bytes_per_second(static_cast<uint64_t>(bytes));
-  state.counters["of_copy"] = benchmark::Counter(bytes / limit, benchmark::Counter::kIsIterationInvariantRate);
-}
-
+// CPU seconds of one run.
 template <class Run>
-void loop(benchmark::State& state, Run&& run) {
+double loop(benchmark::State& state, Run&& run) {
   run();
+  const double start = bench::thread_seconds();
   for (auto _ : state) {
     run();
     benchmark::ClobberMemory();
   }
+  return (bench::thread_seconds() - start) / static_cast<double>(state.iterations());
+}
+
+void compute_bound(benchmark::State& state, double flops, double seconds) {
+  static const double peak = bench::peak_flops_per_second();
+  state.counters["of_fma_peak"] = flops / seconds / peak;
+}
+
+// `moved` floats are read or written by one call, all of them different
+void memory_bound(benchmark::State& state, int64_t moved, double seconds) {
+  const double bytes = 4.0 * static_cast<double>(moved);
+  state.counters["of_copy"] = bytes / seconds / bench::copy_bytes_per_second(static_cast<uint64_t>(bytes));
 }
 
 void linear(const std::string& layer, Shape s, int64_t in, int64_t out) {
@@ -65,19 +67,21 @@ void linear(const std::string& layer, Shape s, int64_t in, int64_t out) {
   const auto x = floats(s.tokens * in), weight = floats(out * in), bias = floats(out), dy = floats(s.tokens * out);
   benchmark::RegisterBenchmark(("linear_forward" + shape).c_str(), [=](benchmark::State& state) {
     auto y = dy;
-    loop(state, [&] { linear_forward(x.data(), weight.data(), bias.data(), y.data(), s.tokens, in, out); });
-    compute_bound(state, flops);
+    compute_bound(state, flops, loop(state, [&] {
+                    linear_forward(x.data(), weight.data(), bias.data(), y.data(), s.tokens, in, out);
+                  }));
   });
   benchmark::RegisterBenchmark(("linear_backward_input" + shape).c_str(), [=](benchmark::State& state) {
     auto dx = x;
-    loop(state, [&] { linear_backward_input(dy.data(), weight.data(), dx.data(), s.tokens, in, out, false); });
-    compute_bound(state, flops);
+    compute_bound(state, flops, loop(state, [&] {
+                    linear_backward_input(dy.data(), weight.data(), dx.data(), s.tokens, in, out, false);
+                  }));
   });
   benchmark::RegisterBenchmark(("linear_backward_weight" + shape).c_str(), [=](benchmark::State& state) {
     auto dweight = weight, dbias = bias;
-    loop(state,
-         [&] { linear_backward_weight(dy.data(), x.data(), dweight.data(), dbias.data(), s.tokens, in, out, true); });
-    compute_bound(state, flops);
+    compute_bound(state, flops, loop(state, [&] {
+                    linear_backward_weight(dy.data(), x.data(), dweight.data(), dbias.data(), s.tokens, in, out, true);
+                  }));
   });
 }
 
@@ -101,14 +105,11 @@ void attention(AttentionShape s) {
       attention_forward(s, q, k, v, {out.data(), q_width}, log_sum_exp.data(), workspace.data());
     };
     forward();
-    if (!backward) loop(state, forward);
-    if (backward) {
-      loop(state, [&] {
-        attention_backward_input(s, {dout.data(), q_width}, q, k, v, {out.data(), q_width}, log_sum_exp.data(), dq, dk,
-                                 dv, workspace.data());
-      });
-    }
-    compute_bound(state, product * (backward ? 5 : 2));
+    const auto backward_input = [&] {
+      attention_backward_input(s, {dout.data(), q_width}, q, k, v, {out.data(), q_width}, log_sum_exp.data(), dq, dk,
+                               dv, workspace.data());
+    };
+    compute_bound(state, product * (backward ? 5 : 2), backward ? loop(state, backward_input) : loop(state, forward));
   };
   benchmark::RegisterBenchmark(("attention_forward" + shape).c_str(), run, false);
   benchmark::RegisterBenchmark(("attention_backward_input" + shape).c_str(), run, true);
@@ -119,8 +120,7 @@ template <class Run>
 void stream(const std::string& name, int64_t moved, const Run& run) {
   benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
     Run own = run;
-    loop(state, own);
-    memory_bound(state, moved);
+    memory_bound(state, moved, loop(state, own));
   });
 }
 

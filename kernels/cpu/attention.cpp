@@ -60,30 +60,46 @@ HWY_INLINE void multiply_block(Floats d, Lanes lanes, Start start, const float* 
   }
 }
 
+// On the diagonal, where a tile's queries meet their own keys, half of each product is masked: these say which part of
+// it counts for a row, and the rest is left out (columns, which are then not written) or taken to be 0 (depth).
+enum class Columns { All, UpToRow, FromRow };
+enum class Depth { All, UpToRow, FromRow };
+
 // c[rows, columns] = start + left[rows, depth] · right[depth, columns]
 HWY_NOINLINE void multiply(Start start, const float* row_scale, Left left, const float* right, int64_t right_stride,
-                           float* c, int64_t c_stride, int64_t rows, int64_t columns, int64_t depth) {
+                           float* c, int64_t c_stride, int64_t rows, int64_t columns, int64_t depth,
+                           Columns counted_columns = Columns::All, Depth counted_depth = Depth::All) {
   const Floats d;
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
-  constexpr int block = 6;  // 6 rows × 2 vectors and their operands fill 16 registers
   const auto strip = [&]<int count>(int64_t row) HWY_ATTR {
-    const Left from{left.data + row * left.row_stride, left.row_stride, left.column_stride};
+    const int64_t first_k = counted_depth == Depth::FromRow ? std::min(row, depth) : 0;
+    const int64_t last_k = counted_depth == Depth::UpToRow ? std::min(row + count, depth) : depth;
+    const int64_t last_column = counted_columns == Columns::UpToRow ? std::min(row + count, columns) : columns;
+    const Left from{left.data + row * left.row_stride + first_k * left.column_stride, left.row_stride,
+                    left.column_stride};
+    const float* right_rows = right + first_k * right_stride;
     const float* scale = row_scale ? row_scale + row : nullptr;
     float* to = c + row * c_stride;
-    int64_t i = 0;
-    for (; i + 2 * step <= columns; i += 2 * step) {
-      multiply_block<count, 2>(d, AllLanes{}, start, scale, from, right + i, right_stride, to + i, c_stride, depth);
+    const int64_t length = last_k - first_k;
+    int64_t i = counted_columns == Columns::FromRow ? row / (2 * step) * (2 * step) : 0;
+    // where a row ends in the middle of a vector, the rest of that vector may be written if the matrix has it
+    for (; i < last_column && i + 2 * step <= columns; i += 2 * step) {
+      multiply_block<count, 2>(d, AllLanes{}, start, scale, from, right_rows + i, right_stride, to + i, c_stride,
+                               length);
     }
-    for (; i + step <= columns; i += step) {
-      multiply_block<count, 1>(d, AllLanes{}, start, scale, from, right + i, right_stride, to + i, c_stride, depth);
+    for (; i < last_column && i + step <= columns; i += step) {
+      multiply_block<count, 1>(d, AllLanes{}, start, scale, from, right_rows + i, right_stride, to + i, c_stride,
+                               length);
     }
-    if (i < columns) {
-      multiply_block<count, 1>(d, SomeLanes{static_cast<size_t>(columns - i)}, start, scale, from, right + i,
-                               right_stride, to + i, c_stride, depth);
+    if (i < last_column) {
+      multiply_block<count, 1>(d, SomeLanes{static_cast<size_t>(columns - i)}, start, scale, from, right_rows + i,
+                               right_stride, to + i, c_stride, length);
     }
   };
+  // 6 rows × 2 vectors and their operands fill AVX2's 16 registers; 4 are what remains of a tile of 64
   int64_t row = 0;
-  for (; row + block <= rows; row += block) strip.template operator()<block>(row);
+  for (; row + 6 <= rows; row += 6) strip.template operator()<6>(row);
+  for (; row + 4 <= rows; row += 4) strip.template operator()<4>(row);
   for (; row < rows; ++row) strip.template operator()<1>(row);
 }
 
@@ -93,6 +109,12 @@ void transpose_tile(const float* from, int64_t stride, int64_t rows, int64_t col
     for (int64_t row = 0; row < rows; ++row) to[column * tile + row] = from[row * stride + column] * factor;
     for (int64_t row = rows; row < tile; ++row) to[column * tile + row] = 0;
   }
+}
+
+// to[rows, columns] = from, without its stride: rows that lie a multiple of 1 KiB apart share a few sets of the nearest
+// cache, and a product that reads them again and again waits for the next one.
+void pack_tile(const float* from, int64_t stride, int64_t rows, int64_t columns, float* to) {
+  for (int64_t row = 0; row < rows; ++row) std::copy_n(from + row * stride, columns, to + row * columns);
 }
 
 // Scores lie key-major, [keys, queries]: a vector holds one key's scores for several queries, so that maxima and sums
@@ -106,7 +128,8 @@ void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsI
   const float scale = 1.0f / std::sqrt(static_cast<float>(width));
   constexpr float lowest = -std::numeric_limits<float>::infinity();
   float* queries = static_cast<float*>(workspace);  // [head_dim, tile], scaled
-  float* scores = queries + width * tile;           // [tile keys, tile queries], then probabilities
+  float* values = queries + width * tile;           // [tile, head_dim]
+  float* scores = values + width * tile;            // [tile keys, tile queries], then probabilities
   float* maxima = scores + tile * tile;             // [tile queries]
   float* sums = maxima + tile;                      // [tile queries]
   float* rescale = sums + tile;                     // [tile queries]
@@ -131,29 +154,32 @@ void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsI
         const int64_t key_count = std::min(tile, shape.sequence - first_key);
         const bool diagonal = first_key == first_query;
         multiply(Start::Zero, nullptr, {k_head + first_key * k.stride, k.stride, 1}, queries, tile, scores, tile,
-                 key_count, tile, width);
+                 key_count, tile, width, diagonal ? Columns::FromRow : Columns::All);
         if (diagonal) {  // a key after its query: not seen
           for (int64_t key = 1; key < key_count; ++key) std::fill_n(scores + key * tile, key, lowest);
         }
         for (int64_t i = 0; i < tile; i += step) {
+          const int64_t seen = diagonal ? std::min(key_count, i + step) : key_count;  // by any query of this vector
           const V old_maximum = hn::LoadU(d, maxima + i);
           V maximum = old_maximum;
-          for (int64_t key = 0; key < key_count; ++key) {
+          for (int64_t key = 0; key < seen; ++key) {
             maximum = hn::Max(maximum, hn::LoadU(d, scores + key * tile + i));
           }
           const V factor = exponential(d, hn::Sub(old_maximum, maximum));
           V sum = hn::Mul(hn::LoadU(d, sums + i), factor);
-          for (int64_t key = 0; key < key_count; ++key) {
+          for (int64_t key = 0; key < seen; ++key) {
             const V probability = exponential(d, hn::Sub(hn::LoadU(d, scores + key * tile + i), maximum));
             sum = hn::Add(sum, probability);
             hn::StoreU(probability, d, scores + key * tile + i);
           }
+          for (int64_t key = seen; key < key_count; ++key) hn::StoreU(hn::Zero(d), d, scores + key * tile + i);
           hn::StoreU(maximum, d, maxima + i);
           hn::StoreU(sum, d, sums + i);
           hn::StoreU(factor, d, rescale + i);
         }
-        multiply(first_key == 0 ? Start::Zero : Start::Scale, rescale, {scores, 1, tile}, v_head + first_key * v.stride,
-                 v.stride, out_tile, out.stride, query_count, width, key_count);
+        pack_tile(v_head + first_key * v.stride, v.stride, key_count, width, values);
+        multiply(first_key == 0 ? Start::Zero : Start::Scale, rescale, {scores, 1, tile}, values, width, out_tile,
+                 out.stride, query_count, width, key_count, Columns::All, diagonal ? Depth::UpToRow : Depth::All);
       }
 
       float* out_log_sum_exp = log_sum_exp + row * shape.sequence + first_query;
@@ -179,11 +205,14 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn
   const int64_t width = shape.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(width));
   const V vector_scale = hn::Set(d, scale);
-  float* keys = static_cast<float*>(workspace);    // [head_dim, tile], scaled
-  float* values = keys + width * tile;             // [head_dim, tile]
-  float* probabilities = values + width * tile;    // [tile queries, tile keys]
-  float* gradients = probabilities + tile * tile;  // [tile queries, tile keys]: dP, then dS
-  float* row_sums = gradients + tile * tile;       // [group, sequence]: D
+  float* keys_across = static_cast<float*>(workspace);     // [head_dim, tile], scaled
+  float* values_across = keys_across + width * tile;       // [head_dim, tile]
+  float* keys = values_across + width * tile;              // [tile, head_dim]
+  float* queries = keys + width * tile;                    // [tile, head_dim]
+  float* output_gradients = queries + width * tile;        // [tile, head_dim]
+  float* probabilities = output_gradients + width * tile;  // [tile queries, tile keys]
+  float* gradients = probabilities + tile * tile;          // [tile queries, tile keys]: dP, then dS
+  float* row_sums = gradients + tile * tile;               // [group, sequence]: D
 
   for (int64_t row = 0; row < shape.batch * shape.kv_heads; ++row) {
     const int64_t batch = row / shape.kv_heads;
@@ -209,8 +238,9 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn
 
     for (int64_t first_key = 0; first_key < shape.sequence; first_key += tile) {
       const int64_t key_count = std::min(tile, shape.sequence - first_key);
-      transpose_tile(k_head + first_key * k.stride, k.stride, key_count, width, scale, keys);
-      transpose_tile(v_head + first_key * v.stride, v.stride, key_count, width, 1.0f, values);
+      transpose_tile(k_head + first_key * k.stride, k.stride, key_count, width, scale, keys_across);
+      transpose_tile(v_head + first_key * v.stride, v.stride, key_count, width, 1.0f, values_across);
+      pack_tile(k_head + first_key * k.stride, k.stride, key_count, width, keys);
       Start key_start = Start::Zero;  // the group's heads, then their queries, are summed in ascending order
 
       for (int64_t member = 0; member < group; ++member) {
@@ -219,35 +249,44 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn
         for (int64_t first_query = first_key; first_query < shape.sequence; first_query += tile) {
           const int64_t query_count = std::min(tile, shape.sequence - first_query);
           const int64_t token = first_token + first_query;
-          const float* q_tile = q.data + token * q.stride + head * width;
-          const float* dout_tile = dout.data + token * dout.stride + head * width;
-          multiply(Start::Zero, nullptr, {q_tile, q.stride, 1}, keys, tile, probabilities, tile, query_count, tile,
-                   width);
-          multiply(Start::Zero, nullptr, {dout_tile, dout.stride, 1}, values, tile, gradients, tile, query_count, tile,
-                   width);
+          const bool diagonal = first_key == first_query;
+          const Columns seen_keys = diagonal ? Columns::UpToRow : Columns::All;
+          const Depth seeing_queries = diagonal ? Depth::FromRow : Depth::All;
+          pack_tile(q.data + token * q.stride + head * width, q.stride, query_count, width, queries);
+          pack_tile(dout.data + token * dout.stride + head * width, dout.stride, query_count, width, output_gradients);
+          multiply(Start::Zero, nullptr, {queries, width, 1}, keys_across, tile, probabilities, tile, query_count, tile,
+                   width, seen_keys);
+          multiply(Start::Zero, nullptr, {output_gradients, width, 1}, values_across, tile, gradients, tile,
+                   query_count, tile, width, seen_keys);
           for (int64_t query = 0; query < query_count; ++query) {
             const V log_sum = hn::Set(d, head_log_sum_exp[first_query + query]);
             const V row_sum = hn::Set(d, row_sums[member * shape.sequence + first_query + query]);
             const int64_t seen = std::min(key_count, first_query + query - first_key + 1);
             float* p = probabilities + query * tile;
             float* ds = gradients + query * tile;
-            for (int64_t i = 0; i < tile; i += step) {
-              const auto is_seen = hn::FirstN(d, static_cast<size_t>(std::max<int64_t>(seen - i, 0)));
-              const V probability = hn::IfThenElseZero(is_seen, exponential(d, hn::Sub(hn::LoadU(d, p + i), log_sum)));
+            int64_t i = 0;
+            for (; i < seen; i += step) {
+              const auto is_seen = hn::FirstN(d, static_cast<size_t>(seen - i));
+              const V probability = exponential(d, hn::Sub(hn::LoadU(d, p + i), log_sum));
               const V gradient = hn::Mul(hn::Mul(probability, hn::Sub(hn::LoadU(d, ds + i), row_sum)), vector_scale);
-              hn::StoreU(probability, d, p + i);
+              hn::StoreU(hn::IfThenElseZero(is_seen, probability), d, p + i);
               hn::StoreU(hn::IfThenElseZero(is_seen, gradient), d, ds + i);
             }
+            for (; i < tile; i += step) {
+              hn::StoreU(hn::Zero(d), d, p + i);
+              hn::StoreU(hn::Zero(d), d, ds + i);
+            }
           }
-          multiply(key_start, nullptr, {probabilities, 1, tile}, dout_tile, dout.stride,
-                   dv_head + first_key * dv.stride, dv.stride, key_count, width, query_count);
-          multiply(key_start, nullptr, {gradients, 1, tile}, q_tile, q.stride, dk_head + first_key * dk.stride,
-                   dk.stride, key_count, width, query_count);
+          multiply(key_start, nullptr, {probabilities, 1, tile}, output_gradients, width,
+                   dv_head + first_key * dv.stride, dv.stride, key_count, width, query_count, Columns::All,
+                   seeing_queries);
+          multiply(key_start, nullptr, {gradients, 1, tile}, queries, width, dk_head + first_key * dk.stride, dk.stride,
+                   key_count, width, query_count, Columns::All, seeing_queries);
           key_start = Start::Keep;
           // the first keys meet every query: they overwrite, later ones add
-          multiply(first_key == 0 ? Start::Zero : Start::Keep, nullptr, {gradients, tile, 1},
-                   k_head + first_key * k.stride, k.stride, dq.data + token * dq.stride + head * width, dq.stride,
-                   query_count, width, key_count);
+          multiply(first_key == 0 ? Start::Zero : Start::Keep, nullptr, {gradients, tile, 1}, keys, width,
+                   dq.data + token * dq.stride + head * width, dq.stride, query_count, width, key_count, Columns::All,
+                   diagonal ? Depth::UpToRow : Depth::All);
         }
       }
     }
@@ -264,9 +303,9 @@ HWY_EXPORT(attention_forward);
 HWY_EXPORT(attention_backward_input);
 
 uint64_t attention_workspace_bytes(const AttentionShape& shape) {
-  // backward needs the most: two transposed tiles, two tiles of scores and the sums of a group's rows
+  // backward needs the most: five tiles of heads, two of scores and the sums of a group's rows
   const int64_t group = shape.heads / shape.kv_heads;
-  const int64_t floats = 2 * shape.head_dim * tile + 2 * tile * tile + std::max(group * shape.sequence, 3 * tile);
+  const int64_t floats = 5 * shape.head_dim * tile + 2 * tile * tile + group * shape.sequence;
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
 void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsIn v, HeadsOut out, float* log_sum_exp,

@@ -1,6 +1,9 @@
 // Matrix products through one library, chosen at build time and dispatched by it to this processor at run time.
 // Row-major, fp32. One call uses one thread: parallelism comes from ranks. The bits of a result depend only on the
-// shapes and the values, never on addresses or on what other threads do: layouts are compared by their bits.
+// shapes and the values, never on addresses or on what other threads do: layouts are compared by their bits. (The
+// shapes include m: a row may have other bits in a matrix with another number of rows.) The first call of a shape in a
+// thread prepares it and allocates. Later calls keep no memory, but the library may allocate and free small blocks
+// within one.
 #pragma once
 #include <cstdint>
 #include <string>

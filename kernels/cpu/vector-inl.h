@@ -12,7 +12,6 @@
 #define SHARDPIPE_KERNELS_VECTOR_INL_H_
 #endif
 
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
 // Where masked loads and stores of float and double leave the other lanes' memory alone (AVX2 does for these two types,
@@ -91,10 +90,24 @@ HWY_INLINE void for_each_vector(D d, int64_t count, const Body& body) {
   if (i < count) body(i, SomeLanes{static_cast<size_t>(count - i)});
 }
 
-// e^x for x up to 88, with NaN kept: Highway's Exp alone would turn NaN into 0 and hide an overflow.
+// e^x within 2 units of the last place, for x <= 88: 0 below -87, infinity far above 88, and NaN stays NaN (Highway's
+// Exp gives 0, which would hide an overflow). e^x = 2^n · e^r with n the nearest integer to x / ln 2, e^r by its Taylor
+// series: |r| <= ln 2 / 2 makes the first term left out 5e-9.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exponential(D d, V x) {
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
+  const hn::RebindToSigned<D> integers;
+  const auto n = hn::NearestInt(hn::Mul(x, hn::Set(d, 1.44269504f)));
+  const V whole = hn::ConvertTo(d, n);
+  // ln 2 in two parts, the first with so few bits that n · 0.693359375 is exact
+  V r = hn::NegMulAdd(whole, hn::Set(d, 0.693359375f), x);
+  r = hn::NegMulAdd(whole, hn::Set(d, -2.12194440e-4f), r);
+  V series = hn::Set(d, 1.0f / 5040);
+  for (const float coefficient : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 1.0f / 2, 1.0f, 1.0f}) {
+    series = hn::MulAdd(series, r, hn::Set(d, coefficient));
+  }
+  const auto exponent = hn::Add(hn::Min(n, hn::Set(integers, 128)), hn::Set(integers, 127));
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(exponent));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(series, power));
 }
 
 // 1 / (1 + e^-z), from e^-|z|, which overflows for no z.

@@ -168,6 +168,7 @@ Settings read_config_text(std::string_view text, const std::string& path) {
   } catch (const toml::parse_error& error) {
     settings.problems.push_back(fmt::format("{}:{}: found text that is not TOML ({}), allowed: TOML, each key once",
                                             path, error.source().begin.line, error.description()));
+    mark_all_unreadable(settings);
   }
   return settings;
 }

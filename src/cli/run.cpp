@@ -1,11 +1,18 @@
 // Where the command line ends and the work begins.
-#include "base/error.h"
+#include "train/run.h"
+
 #include "cli/commands.h"
+#include "cli/options.h"
 
 namespace shardpipe::cli {
 
-int run_train(const RunConfig&) { throw InvariantError("this build has no trainer"); }
-int run_dry(const RunConfig&) { throw InvariantError("this build has no program to compile"); }
-int run_verify(const RunConfig&) { throw InvariantError("this build has no trainer to verify"); }
+int run_train(const RunConfig& config) { return run(config, print_config(config)) == RunEnd::Finished ? 0 : 1; }
+
+int run_dry(const RunConfig& config) {
+  dry_run(config);
+  return 0;
+}
+
+int run_verify(const RunConfig& config) { return verify(config) ? 0 : 1; }
 
 }  // namespace shardpipe::cli

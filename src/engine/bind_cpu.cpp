@@ -243,8 +243,8 @@ class CpuBinder {
         }
         const auto step = static_cast<double>(settings->step);
         kernels::adamw_step({.learning_rate = lr,
-                             .beta1 = static_cast<float>(settings->beta1),
-                             .beta2 = static_cast<float>(settings->beta2),
+                             .beta1 = settings->beta1,
+                             .beta2 = settings->beta2,
                              .epsilon = static_cast<float>(settings->epsilon),
                              .weight_decay = decay,
                              .bias_correction1 = static_cast<float>(1 - std::pow(settings->beta1, step)),

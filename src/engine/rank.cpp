@@ -72,7 +72,7 @@ Rank::Bound Rank::bind(const Program& program, const StepShape& shape, std::stri
     for (size_t i = 0; i < actions.size(); ++i)
       actions[i] = [function = std::move(actions[i]), &action = rank.actions[i], &rank, this] {
         function();
-        observer_(action, rank, arena_.at(0));
+        observer_(settings.step, action, rank, arena_.at(0));
       };
   bound.machine = std::make_unique<LaneMachine>(
       rank, std::move(actions), fmt::format("r{}", world_rank_),

@@ -28,7 +28,7 @@ struct Step {
 Step make_step(const Model&, const Layout&, uint64_t optimizer_states_per_element);
 
 // Called after an action has run, on its lane's thread: how `verify` and the tests look into a step.
-using Observer = std::function<void(const Action&, const RankProgram&, std::byte* arena)>;
+using Observer = std::function<void(int64_t step, const Action&, const RankProgram&, std::byte* arena)>;
 
 class Rank {
  public:

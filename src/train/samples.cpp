@@ -4,6 +4,18 @@
 
 namespace shardpipe {
 
+TokenWidth token_width(TokenFormat format) {
+  switch (format) {
+    case TokenFormat::Text:
+      return TokenWidth::Byte;
+    case TokenFormat::Uint16:
+      return TokenWidth::Uint16;
+    case TokenFormat::Uint32:
+      return TokenWidth::Uint32;
+  }
+  return TokenWidth::Byte;
+}
+
 SampleSource shuffled_windows(const TokenStream& stream, Windows windows, uint64_t seed) {
   return [&stream, windows, seed, count = windows.count()](int64_t sample, std::span<int32_t> inputs,
                                                            std::span<int32_t> targets) {

@@ -6,6 +6,8 @@
 
 namespace shardpipe {
 
+TokenWidth token_width(TokenFormat);
+
 // Sample k of a stream of windows in the order of (seed, k), without end. The stream outlives the source.
 SampleSource shuffled_windows(const TokenStream& stream, Windows windows, uint64_t seed);
 // Window k of the stream, in the order of the text.

@@ -203,7 +203,7 @@ TEST(AttentionBatch, RowsDoNotDependOnTheirNeighbours) {
 
 TEST(AttentionWorkspace, DoesNotGrowWithTheBatchNorWithTheSquareOfTheSequence) {
   EXPECT_EQ(attention_workspace_bytes({1, 256, 5, 5, 64}), attention_workspace_bytes({64, 256, 5, 5, 64}));
-  EXPECT_LE(attention_workspace_bytes({1, 4096, 5, 5, 64}), 100'000u + sizeof(float) * 4096);
+  EXPECT_LE(attention_workspace_bytes({1, 4096, 5, 5, 64}), 120'000u + sizeof(float) * 4096);
 }
 
 TEST(AttentionExtremes, LargeScoresDoNotOverflow) {

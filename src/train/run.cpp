@@ -1,0 +1,232 @@
+#include "train/run.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "data/sampler.h"
+#include "data/tokens.h"
+#include "program/traffic.h"
+#include "report/metrics.h"
+#include "report/progress.h"
+#include "report/run_folder.h"
+#include "report/summary.h"
+#include "report/table.h"
+#include "train/samples.h"
+#include "train/trace.h"
+#include "train/trainer.h"
+
+namespace shardpipe {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// The first SIGINT or SIGTERM asks the run to stop after its step; the handler is then gone, so the next one ends the
+// process.
+volatile std::sig_atomic_t stop_signal = 0;
+
+class StopOnSignal {
+ public:
+  StopOnSignal() {
+    stop_signal = 0;
+    struct sigaction action {};
+    action.sa_handler = [](int signal) { stop_signal = signal; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, &old_interrupt_);
+    sigaction(SIGTERM, &action, &old_terminate_);
+  }
+  ~StopOnSignal() {
+    sigaction(SIGINT, &old_interrupt_, nullptr);
+    sigaction(SIGTERM, &old_terminate_, nullptr);
+  }
+  StopOnSignal(const StopOnSignal&) = delete;
+  StopOnSignal& operator=(const StopOnSignal&) = delete;
+
+ private:
+  struct sigaction old_interrupt_ {
+  }, old_terminate_{};
+};
+
+// Data and output folder are looked at together, so that all mistakes are told at once.
+TokenStream open_inputs(const RunConfig& config) {
+  std::vector<std::string> problems;
+  const auto collect = [&](const auto& look) {
+    try {
+      look();
+    } catch (const InputError& error) {
+      problems.insert(problems.end(), error.problems().begin(), error.problems().end());
+    }
+  };
+  std::optional<TokenStream> stream;
+  collect([&] {
+    stream.emplace(config.data.data, token_width(config.data.data_format), config.model.vocab_size,
+                   config.model.seq_len + 1);
+    const Splits splits = split(stream->size(), config.model.seq_len, config.data.val_fraction);
+    if (splits.train.count() < 1)
+      throw InputError(fmt::format(
+          "--val-fraction {}: leaves no window of --seq-len {} of {} tokens to train on; allowed: less, or 0",
+          config.data.val_fraction, config.model.seq_len, stream->size()));
+  });
+  if (!config.out.empty()) collect([&] { RunFolder::check(config.out); });
+  if (!problems.empty()) throw InputError(problems);
+  return std::move(*stream);
+}
+
+std::map<std::string, uint64_t> by_kind(const Traffic& traffic) {
+  return {{"send", traffic.send},
+          {"all_gather", traffic.all_gather},
+          {"reduce_scatter", traffic.reduce_scatter},
+          {"all_reduce", traffic.all_reduce + traffic.tied},
+          {"scalars", traffic.scalars}};
+}
+
+std::map<std::string, uint64_t> by_kind(const std::vector<WireBytes>& ranks) {
+  std::map<std::string, uint64_t> sum;
+  for (const WireBytes& bytes : ranks) {
+    sum["send"] += bytes.send;
+    sum["all_gather"] += bytes.all_gather;
+    sum["reduce_scatter"] += bytes.reduce_scatter;
+    sum["all_reduce"] += bytes.all_reduce;
+    sum["scalars"] += bytes.scalar_all_reduce;
+  }
+  return sum;
+}
+
+// Of one step, summed over ranks.
+std::map<std::string, uint64_t> step_wire_bytes(const Program& program, const Layout& layout) {
+  std::map<std::string, uint64_t> sum;
+  for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r)
+    for (const auto& [kind, bytes] : by_kind(traffic(program, r, static_cast<uint64_t>(layout.dp))))
+      sum[kind] += bytes * static_cast<uint64_t>(layout.dp);
+  return sum;
+}
+
+std::vector<uint64_t> planned_bytes(const Step& step, const Layout& layout) {
+  std::vector<uint64_t> bytes;
+  for (size_t r = 0; r < step.training.by_pipeline_rank.size(); ++r)
+    bytes.insert(
+        bytes.end(), static_cast<size_t>(layout.dp),
+        std::max(step.training.by_pipeline_rank[r].arena_bytes, step.evaluation.by_pipeline_rank[r].arena_bytes));
+  return bytes;
+}
+
+nlohmann::ordered_json layout_json(const StepShape& shape) {
+  const Layout& layout = shape.layout;
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array();
+  for (size_t chunk = 0; chunk + 1 < shape.first_block.size(); ++chunk)
+    stages.push_back(shape.first_block[chunk + 1] - shape.first_block[chunk]);
+  return {{"pp", layout.pp},
+          {"dp", layout.dp},
+          {"zero", layout.zero},
+          {"schedule", layout.schedule},
+          {"micro_batch_size", layout.micro_batch_size},
+          {"global_batch_size", layout.global_batch_size},
+          {"micro_batches", layout.micro_batches()},
+          {"reduce_every", layout.reduce_every == ReduceEvery::Micro ? "micro" : "step"},
+          {"reshard_after_forward", layout.reshard_after_forward},
+          {"stages", stages}};
+}
+
+}  // namespace
+
+RunEnd run(const RunConfig& config, const std::string& config_text) {
+  const TokenStream stream = open_inputs(config);
+  const Splits splits = split(stream.size(), config.model.seq_len, config.data.val_fraction);
+  const Model model = make_model(config.model);
+  const Step step = make_step(model, config.layout, optimizer_states_per_element(config.optimizer.optimizer));
+  const std::vector<uint64_t> planned = planned_bytes(step, config.layout);
+  const uint64_t planned_sum = std::accumulate(planned.begin(), planned.end(), uint64_t{0});
+  const uint64_t planned_most = *std::max_element(planned.begin(), planned.end());
+  for (const std::string& warning : warnings_of(config, splits.train.end_token - splits.train.first_token, planned_sum))
+    fmt::print(stderr, "shardpipe: warning: {}\n", warning);
+
+  std::optional<RunFolder> folder;
+  if (!config.out.empty()) folder.emplace(config.out, config_text);
+  const std::map<std::string, uint64_t> wire_bytes = step_wire_bytes(step.training, config.layout);
+  const StopOnSignal signals;
+  Progress progress(config.steps, stderr_sink());
+  const double begin = now_seconds();
+  std::optional<double> val_loss;
+  double tokens = 0;
+  const TrainHooks hooks{
+      .on_step =
+          [&](const StepResult& result) {
+            if (result.val_loss) val_loss = result.val_loss;
+            tokens += result.scalars.tokens;
+            const double rate = result.scalars.tokens / result.seconds;
+            if (folder)
+              folder->append_metrics(to_json_line({.step = result.step,
+                                                   .loss = result.scalars.loss,
+                                                   .grad_norm = result.scalars.gradient_norm,
+                                                   .lr = result.learning_rate,
+                                                   .tokens = static_cast<int64_t>(result.scalars.tokens),
+                                                   .seconds = result.seconds,
+                                                   .tokens_per_second = rate,
+                                                   .mfu = std::nullopt,
+                                                   .peak_bytes = planned,
+                                                   .wire_bytes = wire_bytes,
+                                                   .skipped = false,
+                                                   .val_loss = result.val_loss}));
+            progress.update({.step = result.step,
+                             .loss = result.scalars.loss,
+                             .val_loss = val_loss,
+                             .tokens_per_second = rate,
+                             .peak_bytes = planned_most,
+                             .seconds = now_seconds() - begin});
+          },
+      .stop_requested = [] { return stop_signal != 0; },
+      .observer = nullptr};
+  const TrainResult result = run_training(config, step,
+                                          {.train = shuffled_windows(stream, splits.train, config.seed),
+                                           .held_out = windows_in_order(stream, splits.held_out),
+                                           .held_out_samples = splits.held_out.count()},
+                                          hooks);
+  progress.finish();
+  const double seconds = now_seconds() - begin;
+  check_invariant(result.peak_bytes == result.planned_peak_bytes, "ranks used other bytes than planned: {} against {}",
+                  fmt::join(result.peak_bytes, " "), fmt::join(result.planned_peak_bytes, " "));
+
+  if (folder) {
+    if (config.trace) folder->write_file_atomically("trace.json", trace_of(step, result.timelines));
+    folder->write_file_atomically("summary.json", to_json({.steps = result.steps,
+                                                           .tokens = static_cast<int64_t>(tokens),
+                                                           .final_loss = result.last.scalars.loss,
+                                                           .val_loss = result.val_loss,
+                                                           .params_digest = result.params_digest,
+                                                           .skipped_steps = 0,
+                                                           .peak_bytes = result.peak_bytes,
+                                                           .planned_peak_bytes = result.planned_peak_bytes,
+                                                           .wire_bytes = by_kind(result.wire_bytes),
+                                                           .cpu_seconds = cpu_seconds(),
+                                                           .seconds = seconds,
+                                                           .interrupted = result.stopped,
+                                                           .layout = layout_json(step.shape)}));
+  }
+  fmt::print("{} steps, {} tokens in {}: loss {:.4f}", result.steps, human_count(tokens), human_seconds(seconds),
+             result.last.scalars.loss);
+  if (result.val_loss)
+    fmt::print(", held-out loss {:.4f} (unigram entropy of that text: {:.4f}) nats a token", *result.val_loss,
+               unigram_entropy(stream, splits.held_out.first_token, splits.held_out.end_token));
+  fmt::print("\nparams_digest {}\n", result.params_digest);
+  if (folder) fmt::print("written to {}\n", folder->path().string());
+  return result.stopped ? RunEnd::Interrupted : RunEnd::Finished;
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,248 @@
+#include "train/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "base/error.h"
+#include "data/sampler.h"
+#include "program/slots.h"
+#include "train/digest.h"
+#include "train/plain_loop.h"
+#include "train/run.h"
+#include "train/samples.h"
+
+namespace shardpipe {
+
+uint64_t ulps_between(float a, float b) {
+  // The bits of floats, as numbers that ascend with them.
+  const auto place = [](float x) {
+    const auto bits = std::bit_cast<uint32_t>(x);
+    return bits >> 31 ? -static_cast<int64_t>(bits & 0x7FFFFFFF) - 1 : static_cast<int64_t>(bits);
+  };
+  const int64_t distance = place(a) - place(b);
+  return static_cast<uint64_t>(distance < 0 ? -distance : distance);
+}
+
+namespace {
+
+struct Named {
+  int64_t step;
+  PlainName name;
+  auto operator<=>(const Named&) const = default;
+};
+using Visit = std::function<void(const Named&, std::span<const float>)>;
+
+// The straight run; ends after step `last`.
+std::vector<PlainStep> run_plain(const RunConfig& config, const SampleSource& samples, int64_t last,
+                                 const Visit& visit) {
+  PlainLoop loop(config.model, config.layout, config.optimizer, config.seed);
+  const auto sequence = static_cast<size_t>(config.model.seq_len),
+             batch = static_cast<size_t>(config.layout.global_batch_size);
+  std::vector<int32_t> tokens(batch * sequence), targets(batch * sequence);
+  std::vector<PlainStep> steps;
+  for (int64_t k = 1; k <= last; ++k) {
+    for (size_t s = 0; s < batch; ++s)
+      samples((k - 1) * config.layout.global_batch_size + static_cast<int64_t>(s),
+              std::span(tokens).subspan(s * sequence, sequence), std::span(targets).subspan(s * sequence, sequence));
+    loop.record = [&](const PlainName& name, std::span<const float> values) { visit({k, name}, values); };
+    steps.push_back(loop.step(tokens, targets, learning_rate(config.optimizer, k, config.steps)));
+  }
+  return steps;
+}
+
+// The values that an action of a rank has just made, by the names that they have in the straight run.
+class Values {
+ public:
+  Values(const Step& step, int world_rank)
+      : step_(step), replica_(static_cast<uint64_t>(world_rank % step.shape.layout.dp)) {}
+
+  void of(int64_t step, const Action& action, const RankProgram& rank, std::byte* arena, const Visit& visit) const {
+    for (const Use& use : uses_of(rank, action)) {
+      const Buffer& buffer = rank.buffers[use.buffer];
+      const std::span values(reinterpret_cast<const float*>(arena + buffer.offset), buffer.bytes / sizeof(float));
+      const bool written = use.access != Access::Read;
+      const auto emit = [&](PlainKind kind, std::span<const float> part, uint64_t number) {
+        visit({step,
+               {kind, buffer.micro_batch == none ? uint16_t{0} : buffer.micro_batch, buffer.index,
+                kind == PlainKind::OwnGradient ? buffer.copy : uint16_t{0}, number}},
+              part);
+      };
+      if (action.kind == Kind::Forward && written && buffer.role == Role::Activation)
+        emit(PlainKind::Activation, values, replica_);
+      if (action.kind != Kind::Backward && action.kind != Kind::GradientNorm && action.kind != Kind::OptimizerStep)
+        continue;
+      if (action.kind == Kind::Backward) {
+        if (written && buffer.role == Role::ActivationGradient) emit(PlainKind::ActivationGradient, values, replica_);
+        if (buffer.role == Role::Gradient && buffer.micro_batch != none)
+          emit(PlainKind::OwnGradient, values.first(step_.shape.model->groups[buffer.index].elements), replica_);
+        continue;
+      }
+      const bool gradient = action.kind == Kind::GradientNorm && buffer.role == Role::Gradient;
+      const bool parameters =
+          action.kind == Kind::OptimizerStep && (buffer.role == Role::Shard || buffer.role == Role::Parameters);
+      if (!gradient && !parameters) continue;
+      const PlainKind kind = gradient ? PlainKind::Gradient : PlainKind::Parameters;
+      const Shards cut = step_.shape.shards_of(buffer.index);
+      for (uint64_t shard = 0; shard < cut.ranks; ++shard) {
+        if (action.extent == Extent::Owned && shard != replica_) continue;
+        const bool only_ours = values.size() < cut.padded_elements();
+        emit(kind, values.subspan(only_ours ? 0 : shard * cut.shard_elements, owned(cut, shard).size()), shard);
+      }
+    }
+  }
+
+ private:
+  const Step& step_;
+  uint64_t replica_;
+};
+
+std::string name_of(const Model& model, const Layout& layout, const PlainName& name, uint64_t element) {
+  const auto of_replica = [&] { return layout.dp > 1 ? fmt::format(" of replica {}", name.part) : std::string(); };
+  if (name.kind == PlainKind::Activation || name.kind == PlainKind::ActivationGradient)
+    return fmt::format("{} {}, micro-batch {}{}, element {}",
+                       name.kind == PlainKind::Activation ? "the input of" : "the gradient of the input of",
+                       model.blocks[name.index].name, name.micro_batch, of_replica(), element);
+  const ParameterGroup& group = model.groups[name.index];
+  if (name.kind != PlainKind::OwnGradient)
+    element += owned(shards(group.elements, static_cast<uint64_t>(layout.dp)), name.part).begin;
+  for (const Tensor& tensor : group.tensors)
+    if (element >= tensor.offset && element < tensor.offset + tensor.elements)
+      return fmt::format(
+          "{} {}{}, element {}", name.kind == PlainKind::Parameters ? "the weights" : "the gradient of", tensor.name,
+          name.kind == PlainKind::OwnGradient ? fmt::format(", micro-batch {}{}", name.micro_batch, of_replica()) : "",
+          element - tensor.offset);
+  return fmt::format("{}, element {}", group.name, element);
+}
+
+class Comparison {
+ public:
+  Comparison(const RunConfig& config, const SampleSource& samples, const Disturb& disturb)
+      : config_(config),
+        samples_(samples),
+        disturb_(disturb),
+        model_(make_model(config.model)),
+        step_(make_step(model_, config.layout, optimizer_states_per_element(config.optimizer.optimizer))) {}
+
+  Verification run() {
+    std::map<Named, Hash> expected;
+    const std::vector<PlainStep> plain =
+        run_plain(config_, samples_, config_.steps,
+                  [&](const Named& named, std::span<const float> values) { expected[named] = hash_tensor(values); });
+
+    // Ranks come at once; the earliest difference of all is kept.
+    std::mutex mutex;
+    std::optional<Named> first;
+    Verification result;
+    result.steps = config_.steps;
+    run_layout(config_.steps, [&](const Named& named, std::span<const float> values) {
+      const Hash hash = hash_tensor(values);
+      const std::scoped_lock lock(mutex);
+      const auto found = expected.find(named);
+      check_invariant(found != expected.end(), "the plain run has no {}",
+                      name_of(model_, config_.layout, named.name, 0));
+      ++result.values;
+      if (found->second != hash && (!first || named < *first)) first = named;
+    });
+    std::optional<std::string> scalars = scalar_difference(plain, first ? first->step : config_.steps + 1);
+    if (scalars) {
+      result.first_difference = *scalars;
+    } else if (first) {
+      result.first_difference = describe(*first);
+    }
+    result.equal = result.first_difference.empty();
+    for (const ParameterGroup& group : model_.groups) result.tensors += group.tensors.size();
+    return result;
+  }
+
+ private:
+  TrainResult run_layout(int64_t last, const Visit& visit) {
+    scalars_.clear();
+    TrainHooks hooks;
+    hooks.on_step = [&](const StepResult& result) { scalars_.push_back(result.scalars); };
+    hooks.stop_requested = [&, last] { return static_cast<int64_t>(scalars_.size()) + 1 >= last; };
+    hooks.observer = [&](int world_rank) -> Observer {
+      return [this, &visit, world_rank, values = Values(step_, world_rank)](int64_t step, const Action& action,
+                                                                            const RankProgram& rank, std::byte* arena) {
+        if (disturb_) disturb_(world_rank, step, action, rank, arena);
+        values.of(step, action, rank, arena, visit);
+      };
+    };
+    return run_training(config_, step_, {.train = samples_, .held_out = nullptr}, hooks);
+  }
+
+  // Loss and norm follow from gradients and come before weights: they are the first difference only in a step whose
+  // values are equal.
+  std::optional<std::string> scalar_difference(const std::vector<PlainStep>& plain, int64_t before_step) const {
+    for (size_t k = 0; k < scalars_.size() && static_cast<int64_t>(k) + 1 < before_step; ++k) {
+      if (scalars_[k].loss != plain[k].loss)
+        return fmt::format("step {}: the loss is {:.17g}, of the plain rank {:.17g}", k + 1, scalars_[k].loss,
+                           plain[k].loss);
+      if (scalars_[k].gradient_norm != plain[k].gradient_norm)
+        return fmt::format("step {}: the gradient norm is {:.17g}, of the plain rank {:.17g}", k + 1,
+                           scalars_[k].gradient_norm, plain[k].gradient_norm);
+    }
+    return std::nullopt;
+  }
+
+  // Both runs once more, to keep the values of this name.
+  std::string describe(const Named& wanted) {
+    std::vector<float> plain, ours;
+    run_plain(config_, samples_, wanted.step, [&](const Named& named, std::span<const float> values) {
+      if (named == wanted) plain.assign(values.begin(), values.end());
+    });
+    std::mutex mutex;
+    run_layout(wanted.step, [&](const Named& named, std::span<const float> values) {
+      if (named != wanted) return;
+      const std::scoped_lock lock(mutex);
+      // Several ranks may hold it; one that differs is wanted.
+      if (ours.empty() || std::ranges::equal(ours, plain)) ours.assign(values.begin(), values.end());
+    });
+    const auto same_bits = [](float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); };
+    const size_t element = static_cast<size_t>(std::ranges::mismatch(ours, plain, same_bits).in1 - ours.begin());
+    check_invariant(element < ours.size(), "step {}: {} differed once and does not any more: the run is not repeatable",
+                    wanted.step, name_of(model_, config_.layout, wanted.name, 0));
+    size_t differing = 0;
+    for (size_t i = 0; i < ours.size(); ++i) differing += same_bits(ours[i], plain[i]) ? 0 : 1;
+    return fmt::format("step {}: {}: {:.9g}, of the plain rank {:.9g}, {} ULPs apart; {} of {} elements there differ",
+                       wanted.step, name_of(model_, config_.layout, wanted.name, element), ours[element],
+                       plain[element], ulps_between(ours[element], plain[element]), differing, ours.size());
+  }
+
+  const RunConfig& config_;
+  const SampleSource& samples_;
+  const Disturb& disturb_;
+  Model model_;
+  Step step_;
+  std::vector<StepScalars> scalars_;  // of the newest run of the layout, by step; rank 0's thread
+};
+
+}  // namespace
+
+Verification verify_layout(const RunConfig& config, const SampleSource& samples, const Disturb& disturb) {
+  return Comparison(config, samples, disturb).run();
+}
+
+bool verify(const RunConfig& config) {
+  std::optional<TokenStream> stream;
+  SampleSource samples = random_samples(config.seed, config.model.vocab_size);
+  if (!config.data.data.empty()) {
+    stream.emplace(config.data.data, token_width(config.data.data_format), config.model.vocab_size,
+                   config.model.seq_len + 1);
+    samples = shuffled_windows(*stream, {0, stream->size(), config.model.seq_len}, config.seed);
+  }
+  const Verification result = verify_layout(config, samples);
+  if (result.equal)
+    fmt::print("equal, {} tensors, {} steps: {} activations, gradients and weights have the bits of one plain rank\n",
+               result.tensors, result.steps, result.values);
+  else
+    fmt::print("different: {}\n", result.first_difference);
+  return result.equal;
+}
+
+}  // namespace shardpipe

@@ -1,0 +1,188 @@
+#include "model/blocks/blocks.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "base/error.h"
+#include "model/block_run.h"
+
+namespace shardpipe {
+namespace {
+
+class Blocks : public testing::TestWithParam<BlockCase> {
+ protected:
+  BlockRun start(uint64_t seed) const { return {model_, block_, odd_shape, seed}; }
+  bool is_embedding() const { return block_.kind == BlockKind::Embedding; }
+
+  const Model model_ = make_model(GetParam().model);
+  const Block& block_ = model_.blocks[GetParam().block];
+};
+
+// d objective / dt at 0, where `values` move to values + t · direction: central differences at two steps, combined so
+// that the error is of fourth order.
+double slope(BlockRun& run, std::span<float> values, std::span<const float> direction) {
+  const std::vector<float> start(values.begin(), values.end());
+  const auto at = [&](float t) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = start[i] + t * direction[i];
+    const double objective = run.objective();
+    std::ranges::copy(start, values.begin());
+    return objective;
+  };
+  constexpr float h = 0x1p-7f;
+  return (8 * (at(h) - at(-h)) - (at(2 * h) - at(-2 * h))) / (12 * double{h});
+}
+
+// Along a random direction of ±1 the slope is gradient · direction, which is about as large as the gradient's length:
+// so is what a wrong gradient would be off by.
+void expect_slopes(BlockRun& run, std::span<float> values, std::span<const float> gradient, const std::string& name) {
+  double length = 0;
+  for (const float g : gradient) length += double{g} * double{g};
+  length = std::sqrt(length);
+  EXPECT_GT(length, 0) << name;
+  std::mt19937 random(7);
+  for (int repeat = 0; repeat < 4; ++repeat) {
+    std::vector<float> direction(values.size());
+    double expected = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      direction[i] = (random() & 1) != 0 ? 1.0f : -1.0f;
+      expected += double{gradient[i]} * double{direction[i]};
+    }
+    EXPECT_NEAR(slope(run, values, direction), expected, 1e-3 * length) << name;
+  }
+}
+
+TEST_P(Blocks, GradientsAreTheSlopes) {
+  BlockRun run = start(1);
+  run.run();
+  const std::vector<std::vector<float>> gradients = run.gradients;
+  const std::vector<float> input_gradient = run.input_gradient;
+  for (size_t slot = 0; slot < block_.groups.size(); ++slot) {
+    for (const Tensor& tensor : model_.groups[block_.groups[slot]].tensors) {
+      expect_slopes(run, std::span(run.parameters[slot]).subspan(tensor.offset, tensor.elements),
+                    std::span(gradients[slot]).subspan(tensor.offset, tensor.elements), tensor.name);
+    }
+  }
+  if (!is_embedding()) expect_slopes(run, run.input, input_gradient, "input");
+}
+
+TEST_P(Blocks, TouchWhatTheyDeclareAndNothingElse) {
+  BlockRun run = start(1);
+  run.forward();
+  EXPECT_TRUE(run.saved.is_used_to_the_end());
+  run.backward_input();
+  EXPECT_TRUE(run.between.is_used_to_the_end());
+  run.backward_weight();
+  for (WatchedMemory* memory : {&run.saved, &run.between, &run.workspace}) EXPECT_TRUE(memory->borders_are_whole());
+  for (const std::vector<float>& gradient : run.gradients) {
+    for (const float element : gradient) ASSERT_TRUE(std::isfinite(element));  // all of it is written
+  }
+}
+
+// A zero-bubble schedule runs backward_weight much later: other micro-batches have passed, and the workspace, this
+// block's output and its input gradient are long gone.
+TEST_P(Blocks, BackwardWeightGivesTheSameBitsLater) {
+  BlockRun at_once = start(1);
+  at_once.run();
+
+  BlockRun later = start(1), other = start(2);
+  later.forward();
+  other.forward();
+  later.backward_input();
+  EXPECT_TRUE(is_embedding() || same_bits(later.input_gradient, at_once.input_gradient));
+  other.backward_input();
+  other.backward_weight();
+  later.workspace.fill_with_nans();
+  std::ranges::fill(later.output, BlockRun::nan);
+  std::ranges::fill(later.input_gradient, BlockRun::nan);
+  later.backward_weight();
+  for (size_t slot = 0; slot < block_.groups.size(); ++slot) {
+    EXPECT_TRUE(same_bits(later.gradients[slot], at_once.gradients[slot]));
+  }
+}
+
+// Recomputation runs forward again before backward.
+TEST_P(Blocks, ForwardAgainGivesTheSameBits) {
+  BlockRun run = start(1);
+  run.forward();
+  const std::vector<float> output = run.output;
+  const LossSlot loss = run.loss;
+  run.saved.fill_with_nans();
+  run.workspace.fill_with_nans();
+  run.forward();
+  EXPECT_TRUE(same_bits(run.output, output));
+  EXPECT_EQ(run.loss.loss, loss.loss);
+  EXPECT_EQ(run.loss.tokens, loss.tokens);
+}
+
+TEST_P(Blocks, AccumulateAddsToWhatIsThere) {
+  BlockRun first = start(1), second = start(2);
+  second.parameters = first.parameters;
+  first.run();
+  second.run();
+  BlockRun both = start(2);
+  both.parameters = first.parameters;
+  both.gradients = first.gradients;
+  both.accumulate = {true, true};
+  both.run();
+  for (size_t slot = 0; slot < block_.groups.size(); ++slot) {
+    float largest = 0;
+    for (const float element : both.gradients[slot]) largest = std::max(largest, std::abs(element));
+    for (size_t i = 0; i < both.gradients[slot].size(); ++i) {
+      ASSERT_NEAR(both.gradients[slot][i], first.gradients[slot][i] + second.gradients[slot][i], 1e-6f * largest) << i;
+    }
+  }
+}
+
+TEST_P(Blocks, RefuseMoreTokensThanTheModelReads) {
+  BlockRun run = start(1);
+  BlockViews views = run.views();
+  views.shape.sequence = model_.config.seq_len + 1;
+  EXPECT_THROW(block_forward(model_, block_, views), InvariantError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Blocks, testing::ValuesIn(block_cases()),
+                         [](const auto& tested) { return tested.param.name; });
+
+// A block with a tied group may overwrite one gradient and add to the other.
+TEST(TiedBlocks, EachGroupAccumulatesByItsOwnFlag) {
+  int tested = 0;
+  for (const BlockCase& block_case : block_cases()) {
+    const Model model = make_model(block_case.model);
+    const Block& block = model.blocks[block_case.block];
+    if (block.groups.size() < 2) continue;
+    SCOPED_TRACE(block_case.name);
+    ++tested;
+    const auto gradients = [&](std::array<bool, 2> accumulate) {
+      BlockRun run(model, block, odd_shape, 1);
+      for (std::vector<float>& gradient : run.gradients) std::ranges::fill(gradient, 3.0f);
+      run.accumulate = accumulate;
+      run.run();
+      return run.gradients;
+    };
+    const auto overwritten = gradients({false, false}), added = gradients({true, true});
+    for (const size_t adds : {0, 1}) {
+      const auto mixed = gradients({adds == 0, adds == 1});
+      EXPECT_TRUE(same_bits(mixed[adds], added[adds]));
+      EXPECT_TRUE(same_bits(mixed[1 - adds], overwritten[1 - adds]));
+      EXPECT_FALSE(same_bits(mixed[adds], overwritten[adds]));
+    }
+  }
+  EXPECT_EQ(tested, 3);  // GPT-2's embedding and head, Llama's head
+}
+
+TEST(Head, LossIsSummedOverCountedTargets) {
+  const Model model = make_model(block_cases().front().model);
+  BlockRun run(model, model.blocks.back(), odd_shape, 1);
+  std::ranges::fill(run.parameters[1], 0.0f);  // equal logits: every token has the same probability
+  run.forward();
+  const auto counted =
+      static_cast<double>(std::ranges::count_if(run.targets, [](int32_t target) { return target >= 0; }));
+  EXPECT_LT(counted, static_cast<double>(run.targets.size()));
+  EXPECT_EQ(run.loss.tokens, counted);
+  EXPECT_NEAR(run.loss.loss, counted * std::log(37.0), 1e-5 * run.loss.loss);
+}
+
+}  // namespace
+}  // namespace shardpipe
