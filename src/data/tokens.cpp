@@ -69,7 +69,8 @@ const unsigned char* map_file(const std::string& path, size_t& bytes) {
   const auto fail = [&](const std::string& what) {
     throw InputError(fmt::format("--data {}: {}; allowed: a readable file of tokens", path, what));
   };
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a pipe without a writer is refused below and not waited for.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail(std::strerror(errno));
   struct stat status {};
   const bool known = fstat(descriptor, &status) == 0;
