@@ -12,6 +12,14 @@
 
 namespace shardpipe {
 
+// Returns its path.
+inline std::string write_file(const std::filesystem::path& path, std::string_view content) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(content.data(), static_cast<std::streamsize>(content.size()));
+  if (!file.flush()) throw std::runtime_error("cannot write " + path.string());
+  return path;
+}
+
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -30,12 +38,7 @@ class TemporaryFolder {
   const std::filesystem::path& path() const { return path_; }
 
   // Returns the path of the new file.
-  std::string write(std::string_view name, std::string_view content) const {
-    std::ofstream file(path_ / name, std::ios::binary);
-    file.write(content.data(), static_cast<std::streamsize>(content.size()));
-    if (!file.flush()) throw std::runtime_error("cannot write " + (path_ / name).string());
-    return path_ / name;
-  }
+  std::string write(std::string_view name, std::string_view content) const { return write_file(path_ / name, content); }
 
  private:
   std::filesystem::path path_;
