@@ -67,7 +67,7 @@ TEST(Progress, ATerminalHasOneLineThatIsRedrawn) {
     progress.update(typical(step));
     ASSERT_EQ(screen.lines.size(), 1u);
   }
-  EXPECT_EQ(screen.lines[0], "[=           ]  step 120/1000  loss 5.1250  val 5.2500  12.3 k tok/s  ETA 29:20");
+  EXPECT_EQ(screen.lines[0], "[=      ]  120/1000  loss 5.1250  val 5.2500  12.3 k tok/s  1.50 MiB  ETA 29:20");
   progress.finish();
   EXPECT_EQ(screen.lines.size(), 2u);
   EXPECT_EQ(screen.lines[1], "");
@@ -149,9 +149,9 @@ TEST(Progress, FinishShowsAStateThatWasNotDrawn) {
   Screen screen(80);
   Progress progress(100'000, terminal(screen));
   for (const int64_t step : {1, 2, 3}) progress.update({.step = step, .seconds = 0.001 * static_cast<double>(step)});
-  EXPECT_THAT(screen.lines[0], HasSubstr("step 1/"));
+  EXPECT_THAT(screen.lines[0], HasSubstr("]  1/"));
   progress.finish();
-  EXPECT_THAT(screen.lines[0], HasSubstr("step 3/"));
+  EXPECT_THAT(screen.lines[0], HasSubstr("]  3/"));
   progress.finish();
   EXPECT_EQ(screen.lines.size(), 2u) << "finishing twice is finishing once";
 }
@@ -160,7 +160,7 @@ TEST(Progress, AnAbandonedRunLeavesItsLineAlone) {
   Screen screen(80);
   { Progress(10, terminal(screen)).update(typical(3)); }
   screen.play("error: …");
-  EXPECT_THAT(screen.lines[0], HasSubstr("step 3/10"));
+  EXPECT_THAT(screen.lines[0], HasSubstr("]  3/10"));
   EXPECT_EQ(screen.lines[1], "error: …");
 }
 
