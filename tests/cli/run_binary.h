@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -72,29 +73,56 @@ struct Outcome {
   }
 };
 
-// No shell stands between: arguments arrive byte for byte.
-inline Outcome run_binary(const std::vector<std::string>& arguments, const std::filesystem::path& folder) {
-  const TemporaryFolder printed;
-  const std::string output = printed.path() / "output", error = printed.path() / "error", where = folder;
-  std::vector<std::string> words{SHARDPIPE_BINARY};
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+// A process that runs beside the test. No shell stands between: arguments arrive byte for byte.
+class RunningBinary {
+ public:
+  RunningBinary(const std::vector<std::string>& arguments, const std::filesystem::path& folder) {
+    const std::string output = printed_.path() / "output", error = printed_.path() / "error", where = folder;
+    std::vector<std::string> words{SHARDPIPE_BINARY};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
 
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addchdir_np(&actions, where.c_str());
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_CREAT | O_WRONLY, 0600);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, error.c_str(), O_CREAT | O_WRONLY, 0600);
-  pid_t child = 0;
-  const int failure = posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failure != 0) throw std::runtime_error("cannot start " + words[0]);
-  int status = 0;
-  if (waitpid(child, &status, 0) != child) throw std::runtime_error("waitpid");
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(output), read_file(error)};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addchdir_np(&actions, where.c_str());
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_CREAT | O_WRONLY, 0600);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, error.c_str(), O_CREAT | O_WRONLY, 0600);
+    const int failure = posix_spawn(&process_, argv[0], &actions, nullptr, argv.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failure != 0) throw std::runtime_error("cannot start " + words[0]);
+  }
+  ~RunningBinary() {
+    if (process_ <= 0) return;
+    kill(process_, SIGKILL);
+    waitpid(process_, nullptr, 0);
+  }
+  RunningBinary(const RunningBinary&) = delete;
+  RunningBinary& operator=(const RunningBinary&) = delete;
+
+  void send_signal(int signal) const { kill(process_, signal); }
+  bool has_ended() const {  // without taking its status
+    siginfo_t info{};
+    return waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
+  }
+
+  Outcome wait() {
+    int status = 0;
+    if (waitpid(process_, &status, 0) != process_) throw std::runtime_error("waitpid");
+    process_ = 0;
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(printed_.path() / "output"),
+            read_file(printed_.path() / "error")};
+  }
+
+ private:
+  TemporaryFolder printed_;
+  pid_t process_ = 0;
+};
+
+inline Outcome run_binary(const std::vector<std::string>& arguments, const std::filesystem::path& folder) {
+  return RunningBinary(arguments, folder).wait();
 }
 
 }  // namespace shardpipe
