@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "data/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace shardpipe {
 namespace {

@@ -30,39 +30,40 @@ int64_t tokens_seen(const RunConfig& config) {
 
 TEST(Warnings, AreNoneForARunThatHasEnoughOfAll) {
   const RunConfig config = enough();
-  EXPECT_THAT(warnings_of(config, tokens_seen(config), 1 << 20), IsEmpty());
-  EXPECT_THAT(warnings_of(config, -1, 1 << 20), IsEmpty()) << "an unknown text is not a short one";
+  EXPECT_THAT(warnings_of(config, tokens_seen(config), {.arena = 1 << 20}), IsEmpty());
+  EXPECT_THAT(warnings_of(config, -1, {.arena = 1 << 20}), IsEmpty()) << "an unknown text is not a short one";
 }
 
 TEST(Warnings, SayHowFewTokensAParameterSees) {
   RunConfig config = enough();
   config.steps = config.steps / 20;  // about one token
   const std::string parameters = human_count(static_cast<double>(make_model(config.model).parameters()));
-  EXPECT_THAT(warnings_of(config, tokens_seen(config), 0),
+  EXPECT_THAT(warnings_of(config, tokens_seen(config), {}),
               ElementsAre(AllOf(HasSubstr(human_count(static_cast<double>(tokens_seen(config)))),
                                 HasSubstr("1 for each of " + parameters), HasSubstr("--steps"))));
   config.steps = enough().steps / 9;  // above two
-  EXPECT_THAT(warnings_of(config, tokens_seen(config), 0), IsEmpty());
+  EXPECT_THAT(warnings_of(config, tokens_seen(config), {}), IsEmpty());
 }
 
 TEST(Warnings, SayHowOftenTheTextIsRead) {
   const RunConfig config = enough();
-  EXPECT_THAT(warnings_of(config, tokens_seen(config) / 8, 0),
+  EXPECT_THAT(warnings_of(config, tokens_seen(config) / 8, {}),
               ElementsAre(AllOf(HasSubstr("8.0 times"), HasSubstr("--data"))));
-  EXPECT_THAT(warnings_of(config, tokens_seen(config) / 4 + 1, 0), IsEmpty());
+  EXPECT_THAT(warnings_of(config, tokens_seen(config) / 4 + 1, {}), IsEmpty());
 }
 
 TEST(Warnings, SayWhatTheMachineLacks) {
   const RunConfig config = enough();
   constexpr uint64_t exbibyte = uint64_t{1} << 60;
-  EXPECT_THAT(warnings_of(config, -1, exbibyte),
-              ElementsAre(AllOf(HasSubstr("1.00 EiB"), HasSubstr("--micro-batch-size"))));
+  EXPECT_THAT(
+      warnings_of(config, -1, {.arena = exbibyte, .activations = exbibyte / 4}),
+      ElementsAre(AllOf(HasSubstr("1.00 EiB"), HasSubstr("256 PiB are activations"), HasSubstr("--micro-batch-size"))));
 }
 
 TEST(Warnings, AreToldTogetherEachInOneLine) {
   RunConfig config = enough();
   config.steps = 100;
-  const std::vector<std::string> warnings = warnings_of(config, 10, std::numeric_limits<uint64_t>::max());
+  const std::vector<std::string> warnings = warnings_of(config, 10, {.arena = std::numeric_limits<uint64_t>::max()});
   EXPECT_EQ(warnings.size(), 3u);
   for (const std::string& warning : warnings) EXPECT_EQ(warning.find('\n'), std::string::npos);
 }
