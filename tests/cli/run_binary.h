@@ -73,12 +73,15 @@ struct Outcome {
   }
 };
 
-// A process that runs beside the test. No shell stands between: arguments arrive byte for byte.
+// A process that runs beside the test. No shell stands between: arguments arrive byte for byte. `as` is a command that
+// the binary and its arguments are given to.
 class RunningBinary {
  public:
-  RunningBinary(const std::vector<std::string>& arguments, const std::filesystem::path& folder) {
+  RunningBinary(const std::vector<std::string>& arguments, const std::filesystem::path& folder,
+                const std::vector<std::string>& as = {}) {
     const std::string output = printed_.path() / "output", error = printed_.path() / "error", where = folder;
-    std::vector<std::string> words{SHARDPIPE_BINARY};
+    std::vector<std::string> words = as;
+    words.emplace_back(SHARDPIPE_BINARY);
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
@@ -121,8 +124,9 @@ class RunningBinary {
   pid_t process_ = 0;
 };
 
-inline Outcome run_binary(const std::vector<std::string>& arguments, const std::filesystem::path& folder) {
-  return RunningBinary(arguments, folder).wait();
+inline Outcome run_binary(const std::vector<std::string>& arguments, const std::filesystem::path& folder,
+                          const std::vector<std::string>& as = {}) {
+  return RunningBinary(arguments, folder, as).wait();
 }
 
 }  // namespace shardpipe
