@@ -165,15 +165,17 @@ void streams(Shape s) {
   const std::string ffn_shape = "/tokens:" + std::to_string(s.tokens) + "/ffn:" + std::to_string(s.ffn);
   stream("gelu_forward" + ffn_shape, 2 * ffn,
          [=, x = floats(ffn), y = floats(ffn)]() mutable { gelu_forward(x.data(), y.data(), ffn); });
-  stream("gelu_backward_input" + ffn_shape, 3 * ffn, [=, x = floats(ffn), y = floats(ffn), z = floats(ffn)]() mutable {
-    gelu_backward_input(y.data(), x.data(), z.data(), ffn);
-  });
+  stream("gelu_backward_input" + ffn_shape, 4 * ffn,
+         [=, x = floats(ffn), y = floats(ffn), z = floats(ffn), dy = floats(ffn)]() mutable {
+           gelu_backward_input(dy.data(), x.data(), z.data(), y.data(), ffn);
+         });
   stream("swiglu_forward" + ffn_shape, 3 * ffn, [=, x = floats(ffn), y = floats(ffn), z = floats(ffn)]() mutable {
     swiglu_forward(x.data(), y.data(), z.data(), ffn);
   });
-  stream("swiglu_backward_input" + ffn_shape, 5 * ffn,
-         [=, dy = floats(ffn), x = floats(ffn), y = floats(ffn), dx = floats(ffn), dz = floats(ffn)]() mutable {
-           swiglu_backward_input(dy.data(), x.data(), y.data(), dx.data(), dz.data(), ffn);
+  stream("swiglu_backward_input" + ffn_shape, 6 * ffn,
+         [=, dy = floats(ffn), x = floats(ffn), y = floats(ffn), dx = floats(ffn), dz = floats(ffn),
+          z = floats(ffn)]() mutable {
+           swiglu_backward_input(dy.data(), x.data(), y.data(), dx.data(), dz.data(), z.data(), ffn);
          });
   stream("add" + shape, 3 * size, [=, x = floats(size), y = floats(size)]() mutable { add(x.data(), y.data(), size); });
 

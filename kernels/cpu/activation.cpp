@@ -29,7 +29,7 @@ void gelu_forward(const float* x, float* y, int64_t count) {
   });
 }
 
-void gelu_backward_input(const float* dy, const float* x, float* dx, int64_t count) {
+void gelu_backward_input(const float* dy, const float* x, float* dx, float* y, int64_t count) {
   const Floats d;
   for_each_vector(d, count, [&](int64_t i, auto lanes) HWY_ATTR {
     const V vx = lanes.load(d, x + i);
@@ -39,6 +39,7 @@ void gelu_backward_input(const float* dy, const float* x, float* dx, int64_t cou
     const V slope = hn::Mul(hn::Sub(hn::Set(d, 1.0f), s), hn::Mul(vx, dz));
     const V derivative = hn::MulAdd(s, slope, s);
     lanes.store(hn::Mul(lanes.load(d, dy + i), derivative), d, dx + i);
+    lanes.store(hn::Mul(vx, s), d, y + i);
   });
 }
 
@@ -50,7 +51,7 @@ void swiglu_forward(const float* gate, const float* up, float* y, int64_t count)
   });
 }
 
-void swiglu_backward_input(const float* dy, const float* gate, const float* up, float* dgate, float* dup,
+void swiglu_backward_input(const float* dy, const float* gate, const float* up, float* dgate, float* dup, float* y,
                            int64_t count) {
   const Floats d;
   for_each_vector(d, count, [&](int64_t i, auto lanes) HWY_ATTR {
@@ -61,7 +62,9 @@ void swiglu_backward_input(const float* dy, const float* gate, const float* up, 
     // silu' = s + g·s·(1-s)
     const V derivative = hn::MulAdd(s, hn::Mul(hn::Sub(hn::Set(d, 1.0f), s), g), s);
     lanes.store(hn::Mul(hn::Mul(vdy, u), derivative), d, dgate + i);
-    lanes.store(hn::Mul(vdy, hn::Mul(g, s)), d, dup + i);
+    const V silu = hn::Mul(g, s);
+    lanes.store(hn::Mul(vdy, silu), d, dup + i);
+    lanes.store(hn::Mul(silu, u), d, y + i);
   });
 }
 
@@ -85,15 +88,15 @@ HWY_EXPORT(swiglu_backward_input);
 HWY_EXPORT(add);
 
 void gelu_forward(const float* x, float* y, int64_t count) { HWY_DYNAMIC_DISPATCH(gelu_forward)(x, y, count); }
-void gelu_backward_input(const float* dy, const float* x, float* dx, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(gelu_backward_input)(dy, x, dx, count);
+void gelu_backward_input(const float* dy, const float* x, float* dx, float* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(gelu_backward_input)(dy, x, dx, y, count);
 }
 void swiglu_forward(const float* gate, const float* up, float* y, int64_t count) {
   HWY_DYNAMIC_DISPATCH(swiglu_forward)(gate, up, y, count);
 }
-void swiglu_backward_input(const float* dy, const float* gate, const float* up, float* dgate, float* dup,
+void swiglu_backward_input(const float* dy, const float* gate, const float* up, float* dgate, float* dup, float* y,
                            int64_t count) {
-  HWY_DYNAMIC_DISPATCH(swiglu_backward_input)(dy, gate, up, dgate, dup, count);
+  HWY_DYNAMIC_DISPATCH(swiglu_backward_input)(dy, gate, up, dgate, dup, y, count);
 }
 void add(const float* x, float* y, int64_t count) { HWY_DYNAMIC_DISPATCH(add)(x, y, count); }
 

@@ -25,12 +25,27 @@ void add_bias(const float* bias, float* y, int64_t tokens, int64_t out) {
 // dbias [out] = (accumulate ? dbias : 0) + the sum of dy [tokens, out] over tokens, in ascending order
 void sum_tokens(const float* dy, float* dbias, int64_t tokens, int64_t out, bool accumulate) {
   const hn::ScalableTag<float> d;
-  for_each_vector(d, out, [&](int64_t i, auto lanes) HWY_ATTR {
-    auto sum = hn::Zero(d);
-    for (int64_t token = 0; token < tokens; ++token) sum = hn::Add(sum, lanes.load(d, dy + token * out + i));
-    if (accumulate) sum = hn::Add(lanes.load(d, dbias + i), sum);
-    lanes.store(sum, d, dbias + i);
-  });
+  const auto columns = [&]<int vectors>(int64_t i, auto lanes) HWY_ATTR {
+    const int64_t step = static_cast<int64_t>(hn::Lanes(d));
+    hn::Vec<decltype(d)> sums[vectors];
+    for (int v = 0; v < vectors; ++v) sums[v] = hn::Zero(d);
+    for (int64_t token = 0; token < tokens; ++token) {
+      for (int v = 0; v < vectors; ++v) {
+        sums[v] = hn::Add(sums[v], lanes.load(d, dy + token * out + i + v * step));
+      }
+    }
+    for (int v = 0; v < vectors; ++v) {
+      float* to = dbias + i + v * step;
+      lanes.store(accumulate ? hn::Add(lanes.load(d, to), sums[v]) : sums[v], d, to);
+    }
+  };
+  // Eight vectors side by side hide the latency of the additions, and read whole cache lines.
+  constexpr int side_by_side = 8;
+  const int64_t wide = side_by_side * static_cast<int64_t>(hn::Lanes(d));
+  int64_t first = 0;
+  for (; first + wide <= out; first += wide) columns.template operator()<side_by_side>(first, AllLanes{});
+  for_each_vector(d, out - first,
+                  [&](int64_t i, auto lanes) HWY_ATTR { columns.template operator()<1>(first + i, lanes); });
 }
 
 }  // namespace shardpipe::kernels::HWY_NAMESPACE

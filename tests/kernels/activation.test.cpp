@@ -35,12 +35,16 @@ TEST_P(Activation, GeluIsTheFormula) {
 }
 
 TEST_P(Activation, GeluGradientIsTheDerivative) {
-  gelu_backward_input(dy.data(), x.data(), dx.data(), count);
+  gelu_backward_input(dy.data(), x.data(), dx.data(), y.data(), count);
   FiniteDifferences{[&](const Doubles& v) { return map(v, naive_gelu); }, widen(dy)}.expect_gradient(dx, widen(x), 1e-5,
                                                                                                      "dx");
-  Floats in_place = dy;
-  gelu_backward_input(in_place.data(), x.data(), in_place.data(), count);
+  Floats forward(y.size());
+  gelu_forward(x.data(), forward.data(), count);
+  EXPECT_TRUE(same_bits(y, forward)) << "y is what the forward gives";
+  Floats in_place = dy, value_in_place = x;
+  gelu_backward_input(in_place.data(), value_in_place.data(), in_place.data(), value_in_place.data(), count);
   EXPECT_TRUE(same_bits(in_place, dx)) << "dx may be the same memory as dy";
+  EXPECT_TRUE(same_bits(value_in_place, forward)) << "y may be the same memory as x";
 }
 
 TEST_P(Activation, SwigluIsTheFormula) {
@@ -49,7 +53,14 @@ TEST_P(Activation, SwigluIsTheFormula) {
 }
 
 TEST_P(Activation, SwigluGradientsAreDerivatives) {
-  swiglu_backward_input(dy.data(), x.data(), up.data(), dx.data(), dup.data(), count);
+  swiglu_backward_input(dy.data(), x.data(), up.data(), dx.data(), dup.data(), y.data(), count);
+  Floats forward(y.size());
+  swiglu_forward(x.data(), up.data(), forward.data(), count);
+  EXPECT_TRUE(same_bits(y, forward)) << "y is what the forward gives";
+  Floats dgate = x, value_in_place = x;
+  swiglu_backward_input(dy.data(), value_in_place.data(), up.data(), dgate.data(), dup.data(), value_in_place.data(),
+                        count);
+  EXPECT_TRUE(same_bits(dgate, dx) && same_bits(value_in_place, forward)) << "y may be the same memory as gate";
   const Doubles gate = widen(x), wide_up = widen(up);
   FiniteDifferences{[&](const Doubles& v) { return naive_swiglu(v, wide_up); }, widen(dy)}.expect_gradient(
       dx, gate, 1e-5, "dgate");
@@ -78,7 +89,7 @@ TEST(ActivationExtremes, NeitherOverflowNorHideNotANumber) {
   EXPECT_EQ(y[4], 100);
   EXPECT_EQ(y[5], 1e4f);
   EXPECT_TRUE(std::isnan(y[7]));
-  gelu_backward_input(ones.data(), x.data(), dgate.data(), count);
+  gelu_backward_input(ones.data(), x.data(), dgate.data(), y.data(), count);
   EXPECT_EQ(dgate[1], 0);
   EXPECT_EQ(dgate[3], 0.5f);
   EXPECT_EQ(dgate[5], 1);
@@ -87,7 +98,7 @@ TEST(ActivationExtremes, NeitherOverflowNorHideNotANumber) {
   EXPECT_EQ(y[1], 0);
   EXPECT_EQ(y[5], 1e4f);
   EXPECT_TRUE(std::isnan(y[7]));
-  swiglu_backward_input(ones.data(), x.data(), ones.data(), dgate.data(), dup.data(), count);
+  swiglu_backward_input(ones.data(), x.data(), ones.data(), dgate.data(), dup.data(), y.data(), count);
   EXPECT_EQ(dgate[1], 0);
   EXPECT_EQ(dgate[5], 1);
   EXPECT_TRUE(std::isnan(dgate[7]));

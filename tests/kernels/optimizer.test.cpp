@@ -1,6 +1,7 @@
 #include <kernels/cpu/activation.h>
 #include <kernels/cpu/optimizer.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/check.h"
@@ -164,30 +165,33 @@ TEST_P(ElementwiseBits, DoNotDependOnHowATensorIsCutNorOnItsAddress) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kernels, ElementwiseBits,
-    testing::Values(
-        Elementwise{"adamw",
-                    [](float* x, float* y, float* z, int64_t n) {
-                      const Floats gradient(x, x + n);
-                      adamw_step(adamw_at_step(3), x, gradient.data(), y, z, n);
-                    }},
-        Elementwise{"sgd",
-                    [](float* x, float* y, float*, int64_t n) {
-                      sgd_step({0.1f, 0.5f, 2}, x, y, n);
-                    }},
-        Elementwise{"gelu_forward", [](float* x, float* y, float*, int64_t n) { gelu_forward(x, y, n); }},
-        Elementwise{"gelu_backward", [](float* x, float* y, float* z, int64_t n) { gelu_backward_input(y, x, z, n); }},
-        Elementwise{"swiglu_forward", [](float* x, float* y, float* z, int64_t n) { swiglu_forward(x, y, z, n); }},
-        Elementwise{"swiglu_backward",
-                    [](float* x, float* y, float* z, int64_t n) {
-                      const Floats gate(x, x + n), up(y, y + n);
-                      swiglu_backward_input(z, gate.data(), up.data(), x, y, n);
-                    }},
-        Elementwise{"add", [](float* x, float* y, float*, int64_t n) { add(x, y, n); }},
-        Elementwise{"sum_in_order",
-                    [](float* x, float* y, float* z, int64_t n) {
-                      const float* inputs[] = {x, y, x};
-                      sum_in_order(inputs, 3, z, n, true);
-                    }}),
+    testing::Values(Elementwise{"adamw",
+                                [](float* x, float* y, float* z, int64_t n) {
+                                  const Floats gradient(x, x + n);
+                                  adamw_step(adamw_at_step(3), x, gradient.data(), y, z, n);
+                                }},
+                    Elementwise{"sgd",
+                                [](float* x, float* y, float*, int64_t n) {
+                                  sgd_step({0.1f, 0.5f, 2}, x, y, n);
+                                }},
+                    Elementwise{"gelu_forward", [](float* x, float* y, float*, int64_t n) { gelu_forward(x, y, n); }},
+                    Elementwise{"gelu_backward",
+                                [](float* x, float* y, float* z, int64_t n) { gelu_backward_input(y, x, z, x, n); }},
+                    Elementwise{"swiglu_forward",
+                                [](float* x, float* y, float* z, int64_t n) { swiglu_forward(x, y, z, n); }},
+                    Elementwise{"swiglu_backward",
+                                [](float* x, float* y, float* z, int64_t n) {
+                                  Floats gate(x, x + n);
+                                  const Floats up(y, y + n);
+                                  swiglu_backward_input(z, gate.data(), up.data(), x, y, gate.data(), n);
+                                  std::ranges::copy(gate, z);
+                                }},
+                    Elementwise{"add", [](float* x, float* y, float*, int64_t n) { add(x, y, n); }},
+                    Elementwise{"sum_in_order",
+                                [](float* x, float* y, float* z, int64_t n) {
+                                  const float* inputs[] = {x, y, x};
+                                  sum_in_order(inputs, 3, z, n, true);
+                                }}),
     [](const auto& instance) { return instance.param.name; });
 
 TEST(ReductionBits, DoNotDependOnAddresses) {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "comm/local/hall.h"
+#include "kernels/cpu/copy.h"
 #include "kernels/cpu/optimizer.h"
 
 namespace shardpipe {
@@ -54,7 +55,9 @@ class LocalCommunicator final : public Communicator {
     const auto calls = hall_->meet(
         rank_, {.operation = Operation::AllGather, .count = whole.size(), .in = shard.data(), .out = whole.data()});
     for (size_t from = 0; from < ranks(); ++from) {
-      copy(static_cast<const float*>(calls[from].in), whole.data() + from * shard.size(), shard.size());
+      const auto* src = static_cast<const float*>(calls[from].in);
+      float* dst = whole.data() + from * shard.size();
+      if (src != dst) kernels::copy_past_caches(src, dst, static_cast<int64_t>(shard.size()));
     }
     hall_->part(rank_);
     wire_bytes_.all_gather += sharded_wire_bytes(whole.size(), ranks(), sizeof(float));

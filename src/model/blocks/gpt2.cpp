@@ -73,7 +73,7 @@ void gpt2_layer_backward_input(const Model& model, const Block& block, const Blo
 
   kernels::linear_backward_input(views.output_gradient, weight.mlp_proj_weight, between.d_gate, tokens, ffn, hidden,
                                  false);
-  kernels::gelu_backward_input(between.d_gate, saved.gate, between.d_gate, tokens * ffn);
+  kernels::gelu_backward_input(between.d_gate, saved.gate, between.d_gate, saved.gate, tokens * ffn);
   kernels::linear_backward_input(between.d_gate, weight.mlp_fc_weight, work.d_hidden, tokens, hidden, ffn, false);
   kernels::layernorm_backward_weight(work.d_hidden, saved.residual, saved.mean_2, saved.rstd_2, between.d_gain_2,
                                      between.d_bias_2, tokens, hidden, false);
@@ -115,9 +115,9 @@ void gpt2_layer_backward_weight(const Model& model, const Block& block, const Bl
                              tokens, hidden, epsilon);
   kernels::linear_backward_weight(between.d_gate, work.normalised, gradient.mlp_fc_weight, gradient.mlp_fc_bias, tokens,
                                   hidden, ffn, accumulate);
-  kernels::gelu_forward(saved.gate, work.activated, tokens * ffn);
-  kernels::linear_backward_weight(views.output_gradient, work.activated, gradient.mlp_proj_weight,
-                                  gradient.mlp_proj_bias, tokens, ffn, hidden, accumulate);
+  const float* const activated = saved.gate;  // since backward_input
+  kernels::linear_backward_weight(views.output_gradient, activated, gradient.mlp_proj_weight, gradient.mlp_proj_bias,
+                                  tokens, ffn, hidden, accumulate);
   give_gradient(between.d_gain_1, gradient.ln_1_gain, hidden, accumulate);
   give_gradient(between.d_bias_1, gradient.ln_1_bias, hidden, accumulate);
   give_gradient(between.d_gain_2, gradient.ln_2_gain, hidden, accumulate);

@@ -103,7 +103,7 @@ void llama_layer_backward_input(const Model& model, const Block& block, const Bl
 
   kernels::linear_backward_input(views.output_gradient, weight.down_weight, work.d_activated, size.tokens, size.ffn,
                                  size.hidden, false);
-  kernels::swiglu_backward_input(work.d_activated, saved.gate, saved.up, between.d_gate, between.d_up,
+  kernels::swiglu_backward_input(work.d_activated, saved.gate, saved.up, between.d_gate, between.d_up, saved.gate,
                                  size.tokens * size.ffn);
   kernels::linear_backward_input(between.d_gate, weight.gate_weight, work.d_hidden, size.tokens, size.hidden, size.ffn,
                                  false);
@@ -155,8 +155,8 @@ void llama_layer_backward_weight(const Model& model, const Block& block, const B
                                   size.hidden, size.ffn, accumulate);
   kernels::linear_backward_weight(between.d_up, work.normalised, gradient.up_weight, nullptr, size.tokens, size.hidden,
                                   size.ffn, accumulate);
-  kernels::swiglu_forward(saved.gate, saved.up, work.activated, size.tokens * size.ffn);
-  kernels::linear_backward_weight(views.output_gradient, work.activated, gradient.down_weight, nullptr, size.tokens,
+  const float* const activated = saved.gate;  // since backward_input
+  kernels::linear_backward_weight(views.output_gradient, activated, gradient.down_weight, nullptr, size.tokens,
                                   size.ffn, size.hidden, accumulate);
   give_gradient(between.d_gain_1, gradient.norm_1_gain, size.hidden, accumulate);
   give_gradient(between.d_gain_2, gradient.norm_2_gain, size.hidden, accumulate);

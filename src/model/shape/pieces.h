@@ -34,8 +34,9 @@ class Carver {
 // T tokens, C hidden, F ffn, V vocabulary, H heads, D head width, S sequence; fp32. A family that has no such piece
 // leaves it null.
 //
-// What is cheap next to a matrix product is computed again by backward_weight instead of kept: the outputs of norms and
-// of GELU and SwiGLU, 6 of GPT-2's 15 C a token, for less than a hundredth of a layer's arithmetic.
+// What is cheap next to a matrix product is computed again instead of kept: the outputs of norms by backward_weight; of
+// GELU and SwiGLU by backward_input, whose gradient needs most of it anyway. 6 of GPT-2's 15 C a token, for less than a
+// hundredth of a layer's arithmetic.
 
 struct LayerSaved {
   float *mean_1, *rstd_1;  // [T] of the first norm; Llama's has no mean
@@ -44,8 +45,9 @@ struct LayerSaved {
   float* log_sum_exp;      // [batch, H, S]
   float* residual;         // [T, C]: input + attention's projection
   float *mean_2, *rstd_2;  // [T] of the second norm
-  float* gate;             // [T, F]: GPT-2's values before GELU, Llama's gate
-  float* up;               // [T, F]: Llama
+  float*
+      gate;   // [T, F]: GPT-2's values before GELU, Llama's gate; backward_input overwrites them by GELU's or SwiGLU's
+  float* up;  // [T, F]: Llama
   float *cosines, *sines;  // [S, D/2]: Llama
 };
 LayerSaved layer_saved(Carver&, const ModelConfig&, MicroBatchShape);
@@ -77,7 +79,6 @@ LayerBackwardInputWork layer_backward_input_work(Carver&, const ModelConfig&, Mi
 
 struct LayerBackwardWeightWork {
   float* normalised;   // [T, C]
-  float* activated;    // [T, F]
   float *mean, *rstd;  // [T]: of the norm computed again
 };
 LayerBackwardWeightWork layer_backward_weight_work(Carver&, const ModelConfig&, MicroBatchShape);

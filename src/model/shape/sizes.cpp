@@ -75,7 +75,6 @@ LayerBackwardInputWork layer_backward_input_work(Carver& carver, const ModelConf
 LayerBackwardWeightWork layer_backward_weight_work(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
   LayerBackwardWeightWork work{};
   work.normalised = carver.floats(shape.tokens() * config.hidden);
-  work.activated = carver.floats(shape.tokens() * config.ffn);
   if (is_gpt2(config)) work.mean = carver.floats(shape.tokens());
   work.rstd = carver.floats(shape.tokens());
   return work;
@@ -108,7 +107,8 @@ HeadWork head_work(Carver& carver, const ModelConfig& config, MicroBatchShape sh
 uint64_t attention_workspace_bytes(const ModelConfig& config, MicroBatchShape shape) {
   // As kernels/cpu/attention.h says: five tiles of heads, two of scores, a number a query row of one group of heads.
   constexpr int64_t tile = 64;
-  const int64_t floats = 5 * tile * head_dim(config) + 2 * tile * tile + config.heads / config.kv_heads * shape.sequence;
+  const int64_t floats =
+      5 * tile * head_dim(config) + 2 * tile * tile + config.heads / config.kv_heads * shape.sequence;
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
 

@@ -1,0 +1,11 @@
+// A copy that leaves the caches to others: for what is far larger than they are and is read later, once.
+#pragma once
+#include <cstdint>
+
+namespace shardpipe::kernels {
+
+// dst[count] = src[count], by stores that do not first read what they overwrite. Other threads may read dst once they
+// know of this call's return. The arrays do not overlap.
+void copy_past_caches(const float* src, float* dst, int64_t count);
+
+}  // namespace shardpipe::kernels
