@@ -6,7 +6,7 @@
 #include <span>
 
 #include "base/error.h"
-#include "layout/nearest_name.h"
+#include "base/nearest_name.h"
 #include "schedules/schedule.h"
 
 namespace shardpipe::cli {
