@@ -82,6 +82,12 @@ Rank::Bound Rank::bind(const Program& program, const StepShape& shape, std::stri
 }
 
 void Rank::initialise(uint64_t seed) {
+  initialise([seed](const ParameterGroup& group, uint64_t first, uint64_t count, float* out) {
+    shardpipe::initialise(group, seed, first, count, out);
+  });
+}
+
+void Rank::initialise(const InitialParameters& initial) {
   std::memset(arena_.at(0), 0, arena_.size());
   for (const Buffer& buffer : program_.buffers) {
     if (!buffer.resident || (buffer.role != Role::Parameters && buffer.role != Role::Shard)) continue;
@@ -89,7 +95,7 @@ void Rank::initialise(uint64_t seed) {
     const uint64_t count = buffer.bytes / sizeof(float);
     const uint64_t first =
         buffer.role == Role::Shard ? place_.replica * step_.shape.shards_of(buffer.index).shard_elements : 0;
-    shardpipe::initialise(step_.shape.model->groups[buffer.index], seed, first, count, out);
+    initial(step_.shape.model->groups[buffer.index], first, count, out);
   }
 }
 

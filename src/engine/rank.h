@@ -30,6 +30,9 @@ Step make_step(const Model&, const Layout&, uint64_t optimizer_states_per_elemen
 // Called after an action has run, on its lane's thread: how `verify` and the tests look into a step.
 using Observer = std::function<void(int64_t step, const Action&, const RankProgram&, std::byte* arena)>;
 
+// Fills elements [first, first + count) of a parameter group, padding with 0. Called by all ranks at once.
+using InitialParameters = std::function<void(const ParameterGroup&, uint64_t first, uint64_t count, float* out)>;
+
 class Rank {
  public:
   // step outlives the rank. The arena is allocated and touched here: InvariantError with the bytes when it cannot be.
@@ -39,7 +42,8 @@ class Rank {
   uint16_t pipeline_rank() const { return place_.pipeline_rank; }
   uint16_t replica() const { return place_.replica; }
 
-  void initialise(uint64_t seed);  // parameters from the seed, optimizer states 0
+  void initialise(const InitialParameters&);  // optimizer states 0
+  void initialise(uint64_t seed);             // from the seed
 
   // [batch, sequence] of a micro-batch, to be filled before a step; empty on a rank that does not read it.
   std::span<int32_t> tokens(uint16_t micro_batch);

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t plain_lines = 20;     // a run
 constexpr double redraw_seconds = 0.1;  // more often is more than an eye sees
-constexpr size_t shortest_bar = 8, longest_bar = 30;
+constexpr size_t shortest_bar = 6, longest_bar = 30;
 constexpr std::string_view erase_to_end = "\x1b[K";
 
 std::string loss_text(double loss) {
@@ -50,33 +50,37 @@ std::string progress_line(const ProgressState& state, int64_t steps, int64_t fir
   const int64_t done = state.step - first_step;
   const double left = done > 0 ? state.seconds / static_cast<double>(done) * static_cast<double>(steps - state.step)
                                : std::numeric_limits<double>::quiet_NaN();
-  // As they stand in the line, with the order in which they are let in.
+  // As they stand in the line, with the order in which they are let in. Beside a bar, "step" goes without saying.
   struct Field {
     int rank;
     std::string text;
     bool shown = false;
   };
   std::array fields = {
-      Field{1, fmt::format("step {}/{}", state.step, steps)},
+      Field{1, fmt::format("{}{}/{}", with_bar ? "" : "step ", state.step, steps)},
       Field{2, fmt::format("loss {}", loss_text(state.loss))},
-      Field{5, state.val_loss ? fmt::format("val {}", loss_text(*state.val_loss)) : ""},
+      Field{6, state.val_loss ? fmt::format("val {}", loss_text(*state.val_loss)) : ""},
       Field{4, fmt::format("{} tok/s", human_count(state.tokens_per_second))},
-      Field{6, state.peak_bytes > 0 ? human_bytes(state.peak_bytes) : ""},
+      Field{5, state.peak_bytes > 0 ? human_bytes(state.peak_bytes) : ""},
       Field{3, state.step < steps ? fmt::format("ETA {}", human_seconds(left)) : human_seconds(state.seconds)},
   };
   constexpr size_t gap = 2;
   size_t used = 0;
   for (int rank = 1; rank <= static_cast<int>(fields.size()); ++rank) {
-    // Room for the shortest bar goes before the last two fields.
-    const size_t reserved = with_bar && rank > 4 ? shortest_bar + 2 + gap : 0;
+    const size_t reserved = with_bar ? shortest_bar + 2 + gap : 0;
     Field& field = *std::ranges::find(fields, rank, &Field::rank);
     const size_t needed = used + (used > 0 ? gap : 0) + field.text.size();
-    if (field.text.empty() || needed + reserved > width) continue;
+    if (field.text.empty()) continue;
+    if (needed + reserved > width) {
+      // The bar goes before the first four fields do.
+      if (with_bar && rank <= 4) return progress_line(state, steps, first_step, columns, false);
+      continue;
+    }
     field.shown = true;
     used = needed;
   }
   std::string line;
-  if (with_bar && used + gap + 2 + shortest_bar <= width)
+  if (with_bar)
     line = bar(static_cast<double>(state.step) / static_cast<double>(std::max<int64_t>(steps, 1)),
                std::min(width - used - gap - 2, longest_bar));
   for (const Field& field : fields) {

@@ -128,7 +128,7 @@ void dry_run(const RunConfig& config) {
   print_table("What else it holds for a while, in the same arena", passing);
   print_table("What each rank sends in a step", sent);
   if (layout.dp > 1) fmt::print("What the cadence of the reduction costs\n{}\n", cadence_table(config, model));
-  for (const std::string& warning : warnings_of(config, -1, of_all)) fmt::print("warning: {}\n", warning);
+  for (const std::string& warning : warnings_of(config, -1, held_bytes(step))) fmt::print("warning: {}\n", warning);
   fmt::print(
       "The program is checked: nothing waits for ever, is read before it is written, or is left out.\n"
       "{} of memory in all.\n",

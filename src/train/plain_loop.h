@@ -143,7 +143,10 @@ struct PlainLoop {
       result.tokens += slot.tokens;
     }
     ++steps_done;
-    if (result.tokens == 0) return result;
+    if (result.tokens == 0) {
+      record_shards(PlainKind::Parameters, parameters);
+      return result;
+    }
     result.loss /= result.tokens;
     result.gradient_norm = std::sqrt(sum_of_squares()) / result.tokens;
     const double factor =

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <numeric>
 #include <optional>
 
 #include "base/error.h"
@@ -152,12 +151,12 @@ RunEnd run(const RunConfig& config, const std::string& config_text) {
   const Model model = make_model(config.model);
   const Step step = make_step(model, config.layout, optimizer_states_per_element(config.optimizer.optimizer));
   const std::vector<uint64_t> planned = planned_bytes(step, config.layout);
-  const uint64_t planned_sum = std::accumulate(planned.begin(), planned.end(), uint64_t{0});
   const uint64_t planned_most = *std::max_element(planned.begin(), planned.end());
 
   std::optional<RunFolder> folder;
   if (!config.out.empty()) folder.emplace(config.out, config_text);
-  for (const std::string& warning : warnings_of(config, splits.train.end_token - splits.train.first_token, planned_sum))
+  for (const std::string& warning :
+       warnings_of(config, splits.train.end_token - splits.train.first_token, held_bytes(step)))
     fmt::print(stderr, "shardpipe: warning: {}\n", warning);
 
   const std::map<std::string, uint64_t> wire_bytes = step_wire_bytes(step.training, config.layout);

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/rank.h"
 #include "train/run_config.h"
 
 namespace shardpipe {
@@ -22,9 +23,14 @@ void dry_run(const RunConfig& config);
 // "equal, N tensors, K steps"; true when equal.
 bool verify(const RunConfig& config);
 
+// Of all ranks together.
+struct HeldBytes {
+  uint64_t arena = 0, activations = 0;
+};
+HeldBytes held_bytes(const Step&);
+
 // What commonly goes wrong with such a run, a line each with the numbers: few tokens for so many parameters, a text
 // repeated often, activations that do not fit the machine's memory. training_tokens < 0: not known.
-std::vector<std::string> warnings_of(const RunConfig& config, int64_t training_tokens,
-                                     uint64_t arena_bytes_of_all_ranks);
+std::vector<std::string> warnings_of(const RunConfig& config, int64_t training_tokens, const HeldBytes& held);
 
 }  // namespace shardpipe

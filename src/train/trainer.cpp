@@ -37,7 +37,10 @@ class RankLoop {
 
   // `result` is rank 0's alone.
   void run(RankRecord& record, TrainResult* result) {
-    rank_.initialise(config_.seed);
+    if (hooks_.initial)
+      rank_.initialise(hooks_.initial);
+    else
+      rank_.initialise(config_.seed);
     const OptimizerConfig& optimizer = config_.optimizer;
     rank_.settings = {.adamw = optimizer.optimizer == OptimizerKind::AdamW,
                       .beta1 = optimizer.beta1,

@@ -45,9 +45,10 @@ struct TrainResult {
 };
 
 struct TrainHooks {
-  std::function<void(const StepResult&)> on_step;  // called on rank 0's thread after each step
-  std::function<bool()> stop_requested;            // asked on rank 0's thread before each step
-  std::function<Observer(int world_rank)> observer;
+  std::function<void(const StepResult&)> on_step = nullptr;  // called on rank 0's thread after each step
+  std::function<bool()> stop_requested = nullptr;            // asked on rank 0's thread before each step
+  std::function<Observer(int world_rank)> observer = nullptr;
+  InitialParameters initial = nullptr;  // to start from others than the seed's
   bool keep_parameters = false;
   int64_t first_sample_step = 0;  // the data of step 1 is that of step 1 + this: to start elsewhere in the text
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -140,15 +141,17 @@ class Comparison {
     std::optional<Named> first;
     Verification result;
     result.steps = config_.steps;
-    run_layout(config_.steps, [&](const Named& named, std::span<const float> values) {
-      const Hash hash = hash_tensor(values);
-      const std::scoped_lock lock(mutex);
-      const auto found = expected.find(named);
-      check_invariant(found != expected.end(), "the plain run has no {}",
-                      name_of(model_, config_.layout, named.name, 0));
-      ++result.values;
-      if (found->second != hash && (!first || named < *first)) first = named;
-    });
+    const std::exception_ptr failure =
+        run_layout(config_.steps, [&](const Named& named, std::span<const float> values) {
+          const Hash hash = hash_tensor(values);
+          const std::scoped_lock lock(mutex);
+          const auto found = expected.find(named);
+          check_invariant(found != expected.end(), "the plain run has no {}",
+                          name_of(model_, config_.layout, named.name, 0));
+          ++result.values;
+          if (found->second != hash && (!first || named < *first)) first = named;
+        });
+    if (failure && !first) std::rethrow_exception(failure);
     std::optional<std::string> scalars = scalar_difference(plain, first ? first->step : config_.steps + 1);
     if (scalars) {
       result.first_difference = *scalars;
@@ -161,7 +164,8 @@ class Comparison {
   }
 
  private:
-  TrainResult run_layout(int64_t last, const Visit& visit) {
+  // Returns what ended the run: once values differ, replicas may disagree or losses leave the finite numbers.
+  std::exception_ptr run_layout(int64_t last, const Visit& visit) {
     scalars_.clear();
     TrainHooks hooks;
     hooks.on_step = [&](const StepResult& result) { scalars_.push_back(result.scalars); };
@@ -173,7 +177,12 @@ class Comparison {
         values.of(step, action, rank, arena, visit);
       };
     };
-    return run_training(config_, step_, {.train = samples_, .held_out = nullptr}, hooks);
+    try {
+      run_training(config_, step_, {.train = samples_, .held_out = nullptr}, hooks);
+    } catch (...) {
+      return std::current_exception();
+    }
+    return nullptr;
   }
 
   // Loss and norm follow from gradients and come before weights: they are the first difference only in a step whose

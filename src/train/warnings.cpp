@@ -1,14 +1,27 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "model/shape/model.h"
+#include "program/memory.h"
 #include "report/table.h"
 #include "train/run.h"
 
 namespace shardpipe {
 
-std::vector<std::string> warnings_of(const RunConfig& config, int64_t training_tokens,
-                                     uint64_t arena_bytes_of_all_ranks) {
+HeldBytes held_bytes(const Step& step) {
+  HeldBytes sum;
+  for (size_t r = 0; r < step.training.by_pipeline_rank.size(); ++r) {
+    const RankMemory held = memory(step.training.by_pipeline_rank[r]);
+    sum.arena += std::max(held.arena, step.evaluation.by_pipeline_rank[r].arena_bytes);
+    sum.activations += held.activations;
+  }
+  const auto replicas = static_cast<uint64_t>(step.shape.layout.dp);
+  return {.arena = sum.arena * replicas, .activations = sum.activations * replicas};
+}
+
+std::vector<std::string> warnings_of(const RunConfig& config, int64_t training_tokens, const HeldBytes& held) {
   std::vector<std::string> warnings;
   const auto seen =
       static_cast<double>(config.steps) * static_cast<double>(config.layout.global_batch_size * config.model.seq_len);
@@ -28,11 +41,11 @@ std::vector<std::string> warnings_of(const RunConfig& config, int64_t training_t
                     human_count(static_cast<double>(training_tokens)), seen / static_cast<double>(training_tokens)));
   const auto machine_bytes =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  if (arena_bytes_of_all_ranks > machine_bytes)
-    warnings.push_back(
-        fmt::format("all ranks together hold {}, this machine has {}: a smaller --micro-batch-size, --schedule 1f1b or "
-                    "a higher --zero hold less",
-                    human_bytes(arena_bytes_of_all_ranks), human_bytes(machine_bytes)));
+  if (held.arena > machine_bytes)
+    warnings.push_back(fmt::format(
+        "all ranks together hold {}, of which {} are activations that nothing recomputes; this machine has {}: a "
+        "smaller --micro-batch-size, --schedule 1f1b or a higher --zero hold less",
+        human_bytes(held.arena), human_bytes(held.activations), human_bytes(machine_bytes)));
   return warnings;
 }
 

@@ -48,7 +48,7 @@ class BadFiles : public testing::TestWithParam<BadFile> {};
 TEST_P(BadFiles, EndInOneClearLineEachAndWriteNothing) {
   const TemporaryFolder folder;
   ASSERT_NO_FATAL_FAILURE(fill(folder));
-  const auto before = folder.content();
+  const auto before = everything_in(folder.path());
   Words words{"train", "--model", "gpt2-tiny"};
   words.insert(words.end(), GetParam().arguments.begin(), GetParam().arguments.end());
 
@@ -56,7 +56,7 @@ TEST_P(BadFiles, EndInOneClearLineEachAndWriteNothing) {
 
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(outcome.standard_output, "");
-  EXPECT_EQ(folder.content(), before);
+  EXPECT_EQ(everything_in(folder.path()), before);
   const Words lines = outcome.error_lines();
   EXPECT_THAT(lines, Each(StartsWith("shardpipe: --")));
   EXPECT_THAT(lines, Each(HasSubstr("allowed")));

@@ -39,13 +39,13 @@ TEST_P(BadInputs, EndInOneClearLineEachAndWriteNothing) {
   const TemporaryFolder folder;
   folder.write("corpus.txt", std::string(100'000, 'a'));
   if (!bad_input.toml.empty()) folder.write("run.toml", bad_input.toml);
-  const auto before = folder.content();
+  const auto before = everything_in(folder.path());
 
   const Outcome outcome = run_binary(command_line(bad_input), folder.path());
 
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(outcome.standard_output, "");
-  EXPECT_EQ(folder.content(), before);
+  EXPECT_EQ(everything_in(folder.path()), before);
   const Words lines = outcome.error_lines();
   EXPECT_THAT(lines, Each(StartsWith("shardpipe: ")));
   ASSERT_EQ(lines.size(), bad_input.lines.size()) << outcome.standard_error;

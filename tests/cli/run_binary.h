@@ -5,60 +5,33 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "support/temporary_folder.h"
+
 namespace shardpipe {
 
-inline std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+// Every file below, with its content; folders end in '/'. Of a file that nobody may read, its size.
+inline std::map<std::string, std::string> everything_in(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    const std::string name = std::filesystem::relative(entry.path(), folder).string();
+    if (entry.is_directory())
+      files[name + "/"] = "";
+    else if (!entry.is_regular_file())
+      files[name] = "no regular file";
+    else
+      files[name] = access(entry.path().c_str(), R_OK) == 0 ? content_of(entry.path())
+                                                            : std::to_string(entry.file_size()) + " bytes";
+  }
+  return files;
 }
-
-// Made in the constructor, removed in the destructor.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "shardpipe-test-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp " + name);
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
-  void write(const std::string& name, const std::string& content) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << content;
-  }
-
-  // Every file below, with its content; folders end in '/'.
-  std::map<std::string, std::string> content() const {
-    std::map<std::string, std::string> files;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(path_)) {
-      const std::string name = std::filesystem::relative(entry.path(), path_).string();
-      if (entry.is_directory())
-        files[name + "/"] = "";
-      else
-        files[name] = entry.is_regular_file() ? read_file(entry.path()) : "";
-    }
-    return files;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 struct Outcome {
   int exit_code = -1;  // -1: ended by a signal
@@ -79,32 +52,60 @@ inline std::vector<std::string> bound_by_permissions() {
   return {"/usr/bin/setpriv", "--inh-caps=" + without, "--bounding-set=" + without};
 }
 
-// No shell stands between: arguments arrive byte for byte. `as` is a command that the binary and its arguments are
-// given to.
+// A process that runs beside the test. No shell stands between: arguments arrive byte for byte. `as` is a command that
+// the binary and its arguments are given to.
+class RunningBinary {
+ public:
+  RunningBinary(const std::vector<std::string>& arguments, const std::filesystem::path& folder,
+                const std::vector<std::string>& as = {}) {
+    const std::string output = printed_.path() / "output", error = printed_.path() / "error", where = folder;
+    std::vector<std::string> words = as;
+    words.emplace_back(SHARDPIPE_BINARY);
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addchdir_np(&actions, where.c_str());
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_CREAT | O_WRONLY, 0600);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, error.c_str(), O_CREAT | O_WRONLY, 0600);
+    const int failure = posix_spawn(&process_, argv[0], &actions, nullptr, argv.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failure != 0) throw std::runtime_error("cannot start " + words[0]);
+  }
+  ~RunningBinary() {
+    if (process_ <= 0) return;
+    kill(process_, SIGKILL);
+    waitpid(process_, nullptr, 0);
+  }
+  RunningBinary(const RunningBinary&) = delete;
+  RunningBinary& operator=(const RunningBinary&) = delete;
+
+  void send_signal(int signal) const { kill(process_, signal); }
+  bool has_ended() const {  // without taking its status
+    siginfo_t info{};
+    return waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
+  }
+
+  Outcome wait() {
+    int status = 0;
+    if (waitpid(process_, &status, 0) != process_) throw std::runtime_error("waitpid");
+    process_ = 0;
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of(printed_.path() / "output"),
+            content_of(printed_.path() / "error")};
+  }
+
+ private:
+  TemporaryFolder printed_;
+  pid_t process_ = 0;
+};
+
 inline Outcome run_binary(const std::vector<std::string>& arguments, const std::filesystem::path& folder,
                           const std::vector<std::string>& as = {}) {
-  const TemporaryFolder printed;
-  const std::string output = printed.path() / "output", error = printed.path() / "error", where = folder;
-  std::vector<std::string> words = as;
-  words.emplace_back(SHARDPIPE_BINARY);
-  words.insert(words.end(), arguments.begin(), arguments.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addchdir_np(&actions, where.c_str());
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, output.c_str(), O_CREAT | O_WRONLY, 0600);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, error.c_str(), O_CREAT | O_WRONLY, 0600);
-  pid_t child = 0;
-  const int failure = posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failure != 0) throw std::runtime_error("cannot start " + words[0]);
-  int status = 0;
-  if (waitpid(child, &status, 0) != child) throw std::runtime_error("waitpid");
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(output), read_file(error)};
+  return RunningBinary(arguments, folder, as).wait();
 }
 
 }  // namespace shardpipe

@@ -34,7 +34,7 @@ TEST(DryRun, DrawsTablesOfAboutAHundredColumnsAndWritesNothing) {
     const Outcome outcome = run_binary(words, folder.path());
     EXPECT_EQ(outcome.exit_code, 0);
     EXPECT_EQ(outcome.standard_error, "");
-    EXPECT_THAT(folder.content(), IsEmpty());
+    EXPECT_THAT(everything_in(folder.path()), IsEmpty());
     for (const std::string& line : lines_of(outcome.standard_output)) {
       if (line.starts_with("warning: ")) continue;
       EXPECT_LE(std::ranges::count_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }), 101)
@@ -83,7 +83,7 @@ TEST(ConfigOfARun, TrainsTheSameModelOverOtherStages) {
       {"train", "--model", "gpt2-tiny", "--data", "corpus.txt", "--steps", "2", "--pp", "2", "--out", "runs/first"},
       folder.path());
   ASSERT_EQ(first.exit_code, 0) << first.standard_error;
-  EXPECT_THAT(read_file(folder.path() / "runs/first/config.toml"), HasSubstr("\nstages = \"auto\"\n"));
+  EXPECT_THAT(content_of(folder.path() / "runs/first/config.toml"), HasSubstr("\nstages = \"auto\"\n"));
   const Outcome second =
       run_binary({"train", "--config", "runs/first/config.toml", "--pp", "4", "--out", "runs/second"}, folder.path());
   ASSERT_EQ(second.exit_code, 0) << second.standard_error;

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "data/temporary_folder.h"
+#include "support/temporary_folder.h"
 
 namespace shardpipe {
 namespace {
