@@ -15,6 +15,13 @@ uint64_t whole_gradient_bytes(const RankProgram& rank, uint16_t parameter_group)
   return bytes;
 }
 
+// What a rank sends of an array in one all-gather or one reduce-scatter; the array is padded to a multiple of the
+// ranks.
+uint64_t collective_bytes(uint64_t bytes, uint64_t ranks, uint64_t bytes_per_element) {
+  const uint64_t elements = bytes / bytes_per_element;
+  return (elements + ranks - 1) / ranks * (ranks - 1) * bytes_per_element;
+}
+
 }  // namespace
 
 Traffic traffic(const Program& program, uint16_t pipeline_rank, uint64_t dp) {
@@ -29,8 +36,7 @@ Traffic traffic(const Program& program, uint16_t pipeline_rank, uint64_t dp) {
     uint64_t bytes = 0;  // of the whole array: the largest buffer, where a shard of it is the other
     for (const Use& use : uses_of(rank, action)) bytes = std::max(bytes, rank.buffers[use.buffer].bytes);
     const bool slots = action.kind == Kind::Reduce && action.index == none;
-    const uint64_t once = bytes * (ranks - 1) / ranks;
-    const uint64_t twice = 2 * bytes * (ranks - 1) / ranks;
+    const uint64_t once = collective_bytes(bytes, ranks, slots ? sizeof(double) : sizeof(float));
     switch (action.kind) {
       case Kind::Send:
         sent.send += bytes;
@@ -40,16 +46,16 @@ Traffic traffic(const Program& program, uint16_t pipeline_rank, uint64_t dp) {
         break;
       case Kind::Reduce:
         if (slots)
-          sent.scalars += twice;
+          sent.scalars += 2 * once;
         else if (action.extent == Extent::Owned)
           sent.reduce_scatter += once;
         else
-          sent.all_reduce += twice;
+          sent.all_reduce += 2 * once;
         break;
       case Kind::SumTied:
         // A whole array of which only this replica's part is summed, or a shard that is summed whole.
-        sent.tied +=
-            action.extent == Extent::Owned && bytes == whole_gradient_bytes(rank, action.index) ? twice / dp : twice;
+        if (action.extent == Extent::Owned && bytes == whole_gradient_bytes(rank, action.index)) bytes /= dp;
+        sent.tied += 2 * collective_bytes(bytes, ranks, sizeof(float));
         break;
       default:
         break;

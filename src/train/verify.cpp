@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <tuple>
 
 #include "base/error.h"
 #include "data/sampler.h"
@@ -37,6 +38,17 @@ struct Named {
   PlainName name;
   auto operator<=>(const Named&) const = default;
 };
+
+// A difference in the first would be the cause of one in the second: forwards go up the blocks, backwards down.
+bool comes_before(const Named& first, const Named& second) {
+  const auto place = [](const Named& named) {
+    const PlainName& name = named.name;
+    const int block = name.kind == PlainKind::ActivationGradient ? -int{name.index} : int{name.index};
+    return std::tuple(named.step, name.kind, name.micro_batch, block, name.use, name.part);
+  };
+  return place(first) < place(second);
+}
+
 using Visit = std::function<void(const Named&, std::span<const float>)>;
 
 // The straight run; ends after step `last`.
@@ -149,7 +161,7 @@ class Comparison {
           check_invariant(found != expected.end(), "the plain run has no {}",
                           name_of(model_, config_.layout, named.name, 0));
           ++result.values;
-          if (found->second != hash && (!first || named < *first)) first = named;
+          if (found->second != hash && (!first || comes_before(named, *first))) first = named;
         });
     if (failure && !first) std::rethrow_exception(failure);
     std::optional<std::string> scalars = scalar_difference(plain, first ? first->step : config_.steps + 1);

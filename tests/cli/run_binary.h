@@ -17,6 +17,11 @@
 
 namespace shardpipe {
 
+// Of a file that is not there, or not yet: nothing.
+inline std::string read_file(const std::filesystem::path& path) {
+  return std::filesystem::exists(path) ? content_of(path) : "";
+}
+
 // Every file below, with its content; folders end in '/'. Of a file that nobody may read, its size.
 inline std::map<std::string, std::string> everything_in(const std::filesystem::path& folder) {
   std::map<std::string, std::string> files;

@@ -56,6 +56,7 @@ void for_each_layout(const std::function<void(const Layout&)>& visit) {
 ModelConfig odd(ModelConfig model) {
   model.vocab_size = 67;
   model.hidden = 12;
+  model.heads = model.kv_heads = 2;
   model.ffn = 31;
   return model;
 }

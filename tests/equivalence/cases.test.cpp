@@ -390,10 +390,11 @@ TEST(WeightDecay, IsOfMatricesAloneAndDecoupled) {
                             tensor.find("ln_") == std::string::npos && tensor.find("norm") == std::string::npos;
         for (size_t i = 0; i < values.size(); ++i) {
           const double difference = double{with.at(tensor)[i]} - double{without.at(tensor)[i]};
-          if (decays)
+          if (decays) {
             ASSERT_NEAR(difference, -0.01 * double{values[i]}, 3e-8) << tensor << ", " << describe(config);
-          else
+          } else {
             ASSERT_EQ(difference, 0) << tensor << ", " << describe(config);
+          }
         }
       }
     }
@@ -419,10 +420,11 @@ TEST(LossOfRankZero, IsThatOfOneStage) {
   ASSERT_THAT(expected, SizeIs(5));
   for (size_t k = 0; k < 5; ++k) {
     EXPECT_TRUE(expected[k].first > 1 && expected[k].first < 10);
-    if (k == 1 || k == 3 || k == 4)
+    if (k == 1 || k == 3 || k == 4) {
       EXPECT_TRUE(expected[k].second > 1 && expected[k].second < 10);
-    else
+    } else {
       EXPECT_EQ(expected[k].second, 0) << "an evaluation where none was asked for";
+    }
   }
   for (const int64_t pp : {1, 2, 4})
     for (const std::string& schedule : schedule_names()) EXPECT_EQ(run(pp, schedule), expected) << pp << schedule;
@@ -459,11 +461,12 @@ TEST(MemoryOfMicroBatches, GrowsByTheirInputsAloneIn1F1B) {
   const uint64_t activation = activation_bytes(model, {1, config.model.seq_len});
   // Tokens and targets of 16 positions are 64 bytes each, a loss fills one line of 64, its two slots 16.
   const uint64_t inputs = 64 + 64 + 64 + 16;
-  const auto at_4 = peaks(4, "1f1b"), at_16 = peaks(16, "1f1b"), at_64 = peaks(64, "1f1b");
+  const auto at_4 = peaks(4, "1f1b"), at_8 = peaks(8, "1f1b"), at_64 = peaks(64, "1f1b");
   const auto gpipe_at_4 = peaks(4, "gpipe"), gpipe_at_16 = peaks(16, "gpipe");
   for (size_t s = 0; s < 4; ++s) {
-    EXPECT_LE(at_16[s], at_4[s] + 12 * inputs) << "stage " << s;
-    EXPECT_LE(at_64[s], at_4[s] + 60 * inputs) << "stage " << s;
+    EXPECT_LE(at_64[s], at_8[s] + 56 * inputs) << "stage " << s;
+    // With as many micro-batches as stages no forward stands between two backwards, and no gradient waits behind one.
+    EXPECT_LE(at_8[s], at_4[s] + 4 * inputs + at_4[s] / 20) << "stage " << s;
     EXPECT_GE(gpipe_at_16[s], gpipe_at_4[s] + 12 * activation) << "stage " << s;
   }
 }

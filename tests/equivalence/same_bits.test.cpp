@@ -31,7 +31,7 @@ void expect_plain_bits(const ModelConfig& model, int64_t dp, ReduceEvery reduce_
   }
 }
 
-class OfLayouts : public testing::TestWithParam<std::tuple<const char*, int64_t, ReduceEvery>> {
+class OfLayouts : public testing::TestWithParam<std::tuple<std::string, int64_t, ReduceEvery>> {
  protected:
   ModelConfig model_ = model_of(std::get<0>(GetParam()));
   int64_t dp_ = std::get<1>(GetParam());
@@ -44,10 +44,13 @@ const auto name_of_parameters = [](const auto& tested) {
 
 class SameBitsSlow : public OfLayouts {};
 TEST_P(SameBitsSlow, AcrossDepthsZeroStagesAndSchedules) {
-  expect_plain_bits(model_, dp_, reduce_every_, {.micro_batches = {1, 2, 3, 5, 8}, .pp = {1, 2, 4}});
+  const bool all = reduce_every_ == ReduceEvery::Step;  // the other cadence differs in the reduction alone
+  expect_plain_bits(
+      model_, dp_, reduce_every_,
+      {.micro_batches = all ? std::vector<int64_t>{1, 2, 3, 5, 8} : std::vector<int64_t>{1, 3, 8}, .pp = {1, 2, 4}});
 }
 INSTANTIATE_TEST_SUITE_P(All, SameBitsSlow,
-                         testing::Combine(testing::Values("gpt2", "llama"), testing::Values(1, 2, 4),
+                         testing::Combine(testing::Values<std::string>("gpt2", "llama"), testing::Values(1, 2, 4),
                                           testing::Values(ReduceEvery::Step, ReduceEvery::Micro)),
                          name_of_parameters);
 
@@ -56,12 +59,13 @@ TEST_P(SameBits, AcrossDepthsZeroStagesAndSchedules) {
   expect_plain_bits(model_, dp_, reduce_every_, {.micro_batches = {1, 3}, .pp = {1, 2}, .zero = {0, 3}});
 }
 INSTANTIATE_TEST_SUITE_P(Slice, SameBits,
-                         testing::Combine(testing::Values("gpt2", "llama", "llamatied"), testing::Values(1, 2),
+                         testing::Combine(testing::Values<std::string>("gpt2", "llama", "llamatied"),
+                                          testing::Values(1, 2),
                                           testing::Values(ReduceEvery::Step, ReduceEvery::Micro)),
                          name_of_parameters);
 
 // What a layout may vary besides, one at a time.
-class SameBitsToo : public testing::TestWithParam<const char*> {
+class SameBitsToo : public testing::TestWithParam<std::string> {
  protected:
   // All of it on two stages and two replicas.
   RunConfig config_ = tiny_run(model_of(GetParam()), tiny_layout(2, 2, 3, 3, ReduceEvery::Micro));
@@ -103,8 +107,8 @@ TEST_P(SameBitsToo, WithoutClipping) {
   config_.optimizer.grad_clip = 0;
   expect_plain_bits();
 }
-INSTANTIATE_TEST_SUITE_P(Models, SameBitsToo, testing::Values("gpt2", "llama", "llamatied"),
-                         [](const auto& tested) { return std::string(tested.param); });
+INSTANTIATE_TEST_SUITE_P(Models, SameBitsToo, testing::Values<std::string>("gpt2", "llama", "llamatied"),
+                         [](const auto& tested) { return tested.param; });
 
 // A comparison that cannot fail proves nothing: another seed, cadence or data-parallel size is another course.
 TEST(SameBitsComparison, DifferentRunsDiffer) {

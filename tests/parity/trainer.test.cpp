@@ -13,7 +13,7 @@ namespace {
 
 constexpr double allowed = 1e-5;  // relative
 
-class TrainerParity : public testing::TestWithParam<std::tuple<const char*, bool>> {
+class TrainerParity : public testing::TestWithParam<std::tuple<std::string, bool>> {
  protected:
   const Golden golden_ = read_golden(std::get<0>(GetParam()));
   RunConfig config_ = config_of(golden_, std::get<1>(GetParam()));
@@ -86,7 +86,7 @@ TEST_P(TrainerParity, FirstGradientOfEveryTensor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, TrainerParity,
-                         testing::Combine(testing::Values("gpt2", "llama", "llama-tied"), testing::Bool()),
+                         testing::Combine(testing::Values<std::string>("gpt2", "llama", "llama-tied"), testing::Bool()),
                          [](const auto& tested) {
                            std::string name = std::get<0>(tested.param);
                            std::erase(name, '-');

@@ -60,9 +60,9 @@ class Run : public testing::Test {
     return words;
   }
   Outcome run(const Words& more) const { return run_binary(arguments(more), folder_.path()); }
-  Json summary() const { return Json::parse(content_of(folder_.path() / "run/summary.json")); }
+  Json summary() const { return Json::parse(read_file(folder_.path() / "run/summary.json")); }
   std::vector<Json> metrics() const {
-    std::istringstream text(content_of(folder_.path() / "run/metrics.jsonl"));
+    std::istringstream text(read_file(folder_.path() / "run/metrics.jsonl"));
     std::vector<Json> lines;
     for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
     return lines;
@@ -127,7 +127,7 @@ TEST_F(Run, RepeatsFromItsOwnConfiguration) {
                                     "1", "--reduce-every", "micro", "--stages", "auto"},
                                    folder_.path());
   ASSERT_EQ(again.exit_code, 0) << again.standard_error;
-  EXPECT_EQ(Json::parse(content_of(folder_.path() / "again/summary.json")).at("params_digest"),
+  EXPECT_EQ(Json::parse(read_file(folder_.path() / "again/summary.json")).at("params_digest"),
             summary().at("params_digest"));
 }
 
@@ -142,7 +142,7 @@ TEST_F(Run, InTheFolderOfAnotherRunIsRefusedAndChangesNothing) {
 
 TEST_F(Run, WritesATraceWhereOneIsAskedFor) {
   ASSERT_EQ(run({"--steps", "2", "--trace"}).exit_code, 0);
-  const Json trace = Json::parse(content_of(folder_.path() / "run/trace.json"));
+  const Json trace = Json::parse(read_file(folder_.path() / "run/trace.json"));
   size_t forwards = 0;
   for (const Json& event : trace.at("traceEvents")) forwards += event.value("cat", "") == "F" ? 1 : 0;
   EXPECT_EQ(forwards, 4u * 2 * 4) << "blocks × replicas × micro-batches";
@@ -151,7 +151,7 @@ TEST_F(Run, WritesATraceWhereOneIsAskedFor) {
 // Blocks until the run has written that many lines, or ended.
 void wait_for_lines(const RunningBinary& binary, const std::filesystem::path& file, size_t lines) {
   while (!binary.has_ended()) {
-    const std::string text = std::filesystem::exists(file) ? content_of(file) : "";
+    const std::string text = read_file(file);
     if (static_cast<size_t>(std::ranges::count(text, '\n')) >= lines) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

@@ -1,6 +1,7 @@
 // The picture of a measured step says what the program did, in JSON that a strict parser takes.
 #include "train/trace.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -14,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-class TraceOfAStep : public testing::TestWithParam<const char*> {
+class TraceOfAStep : public testing::TestWithParam<std::string> {
  protected:
   static constexpr int64_t micro_batches = 3, pp = 3, dp = 2;
   TraceOfAStep() {
@@ -63,8 +64,12 @@ TEST_P(TraceOfAStep, HasOneArrowForEachMessage) {
   for (const Json& event : trace_.at("traceEvents")) {
     if (event.at("ph") == "X" && event.at("cat") == "send") ++sends;
     if (event.at("ph") == "X" && event.at("cat") == "receive") ++receives;
-    if (event.at("ph") == "s") EXPECT_TRUE(leaves.emplace(event.at("id"), event).second);
-    if (event.at("ph") == "f") EXPECT_TRUE(arrives.emplace(event.at("id"), event).second);
+    if (event.at("ph") == "s") {
+      EXPECT_TRUE(leaves.emplace(event.at("id"), event).second);
+    }
+    if (event.at("ph") == "f") {
+      EXPECT_TRUE(arrives.emplace(event.at("id"), event).second);
+    }
   }
   EXPECT_EQ(sends, static_cast<size_t>(2 * (pp - 1) * micro_batches * dp));
   EXPECT_EQ(receives, sends);
@@ -95,9 +100,10 @@ TEST_P(TraceOfAStep, HasSpansOfATrackThatDoNotOverlap) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Schedules, TraceOfAStep, testing::Values("gpipe", "1f1b"), [](const auto& tested) {
-  return std::string(tested.param) == "gpipe" ? "Gpipe" : "OneForwardOneBackward";
-});
+INSTANTIATE_TEST_SUITE_P(Schedules, TraceOfAStep, testing::Values<std::string>("gpipe", "1f1b"),
+                         [](const auto& tested) {
+                           return tested.param == "gpipe" ? "Gpipe" : "OneForwardOneBackward";
+                         });
 
 }  // namespace
 }  // namespace shardpipe
