@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "cli/settings.h"
-#include "layout/nearest_name.h"
 
 namespace shardpipe::cli {
 namespace {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "cli/commands.h"
 #include "cli/help.h"
-#include "layout/nearest_name.h"
 
 namespace shardpipe {
 namespace {

@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "cli/settings.h"
-#include "layout/nearest_name.h"
 
 namespace shardpipe::cli {
 namespace {

@@ -7,7 +7,7 @@
 namespace shardpipe::cli {
 namespace {
 
-constexpr size_t column = 36, width = 112;
+constexpr size_t column = 30, width = 80;  // a terminal of 80 columns
 
 // The flag at the left, its text wrapped at the right.
 std::string entry(const std::string& flag, const std::string& text) {
@@ -33,21 +33,11 @@ std::string entry(const std::string& flag, const std::string& text) {
   return result + "\n";
 }
 
-std::string default_of(const Option& option) {
-  if (!option.default_text.empty()) return option.default_text;
-  const Value value = option.get(RunConfig{});
-  if (const auto* yes = std::get_if<bool>(&value)) return *yes ? "yes" : "no";
-  if (const auto* text = std::get_if<std::string>(&value)) return *text;
-  return to_toml(value);
-}
-
 std::string entry_of(const Option& option) {
-  const std::string value = placeholder(option);
-  std::string flag = fmt::format("--{}{}{}", option.name, value.empty() ? "" : " ", value);
-  if (!option.opposite.empty()) flag += fmt::format(", --{}", option.opposite);
-  std::string text = option.help;
-  if (value == "NAME" && option.name != "model") text += fmt::format(": {}", fmt::join(option.choices, ", "));
-  return entry(flag, fmt::format("{} (default {})", text, default_of(option)));
+  const std::string choices = placeholder(option) == "NAME" && option.name != "model"
+                                  ? fmt::format(": {}", fmt::join(option.choices, ", "))
+                                  : "";
+  return entry(spelling_of(option), fmt::format("{}{} (default {})", option.help, choices, default_of(option)));
 }
 
 std::string common_entries(Command command) {
@@ -62,30 +52,46 @@ std::string common_entries(Command command) {
 
 }  // namespace
 
+std::string spelling_of(const Option& option) {
+  const std::string value = placeholder(option);
+  return fmt::format("--{}{}{}{}{}", option.name, value.empty() ? "" : " ", value,
+                     option.opposite.empty() ? "" : ", --", option.opposite);
+}
+
+std::string default_of(const Option& option) {
+  if (!option.default_text.empty()) return option.default_text;
+  const Value value = option.get(RunConfig{});
+  if (const auto* yes = std::get_if<bool>(&value)) return *yes ? "yes" : "no";
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
+  return to_toml(value);
+}
+
 std::string overview() {
-  return "shardpipe trains GPT-2 and Llama models over pipeline stages and ZeRO shards; the bits do not depend on the "
-         "layout.\n"
+  return "shardpipe trains GPT-2 and Llama models over pipeline stages and ZeRO shards;\n"
+         "the bits do not depend on the layout.\n"
          "\n"
-         "  shardpipe train  …   train a model on text or tokens\n"
-         "  shardpipe verify …   run a layout and one plain rank side by side and name the first difference\n"
+         "  shardpipe train …    train a model on text or tokens\n"
+         "  shardpipe verify …   run a layout and one plain rank side by side and name the\n"
+         "                       first difference\n"
          "\n"
          "Examples\n"
-         "  shardpipe train --model gpt2-10m --data corpus.txt --pp 2 --dp 2 --zero 3 --global-batch-size 16 --out "
-         "runs/first\n"
-         "  shardpipe train --model llama-tiny --data corpus.txt --pp 4 --schedule gpipe --dry-run\n"
+         "  shardpipe train --model gpt2-10m --data corpus.txt --pp 2 --dp 2 --zero 3 \\\n"
+         "    --global-batch-size 16 --out runs/first\n"
+         "  shardpipe train --model llama-tiny --pp 4 --schedule gpipe --dry-run\n"
          "  shardpipe verify --pp 2 --dp 2 --zero 3\n"
          "\n"
-         "`shardpipe train --help` lists the flags; `shardpipe --version` prints the version.\n";
+         "shardpipe train --help and shardpipe verify --help list the flags; shardpipe\n"
+         "--version prints the version. Exit code: 0 it is done, 2 what was asked for is\n"
+         "wrong (each mistake a line on stderr), 1 anything else.\n";
 }
 
 std::string help_of(Command command) {
   const bool train = command == Command::Train;
   std::string text = train ? "shardpipe train --model NAME --data FILE [flags]: train a model.\n"
-                           : "shardpipe verify [flags]: run this layout and one plain rank side by side; name the "
-                             "first tensor, step and\n"
-                             "micro-batch that differ, and by how much. Without --model: gpt2-tiny. Without --steps: "
-                             "3. Without --data: tokens\n"
-                             "drawn from the seed.\n";
+                           : "shardpipe verify [flags]: run this layout and one plain rank side by side; name\n"
+                             "the first tensor, step and micro-batch that differ, and by how much. Without\n"
+                             "--model: gpt2-tiny. Without --steps: 3. Without --data: tokens drawn from the\n"
+                             "seed. Exit code 1 when they differ.\n";
   text += "A flag's value follows it, or stands after '=': --pp 2, --pp=2.\n";
   std::string group;
   for (const Option& option : options()) {

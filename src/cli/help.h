@@ -1,10 +1,13 @@
-// What --help prints.
+// What --help prints, and the words that docs/command-line.md shares with it.
 #pragma once
 #include <string>
 
 #include "cli/settings.h"
 
 namespace shardpipe::cli {
+
+std::string spelling_of(const Option&);  // "--pp N", "--tied, --untied"
+std::string default_of(const Option&);   // in words: "1", "the preset's"
 
 std::string overview();                // `shardpipe` and `shardpipe --help`
 std::string help_of(Command command);  // `shardpipe train --help`

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "base/error.h"
-#include "layout/nearest_name.h"
+#include "base/nearest_name.h"
 #include "schedules/schedule.h"
 
 namespace shardpipe::cli {
@@ -311,7 +311,7 @@ std::string allowed(const Option& option) {
     case Kind::Choice:
       return fmt::format("{}", fmt::join(option.choices, ", "));
     case Kind::Text:
-      return "a text";
+      return "the name of a folder";
     case Kind::Stages:
       return "whole numbers with commas between them, or auto";
     case Kind::Files:

@@ -1,5 +1,6 @@
 // Settings → RunConfig: the preset first, then what was given, then the defaults that follow from it, then every rule.
 #include <algorithm>
+#include <charconv>
 #include <limits>
 #include <set>
 
@@ -48,10 +49,18 @@ void derive_layout(const Given& given, Layout& layout) {
   layout.global_batch_size = overflows ? 1 : batch;
 }
 
+// To 15 digits, which decimal numbers survive: 3e-05 of 3e-4, where 3e-4 / 10 is 2.9999999999999997e-05.
+double tenth_of(double number) {
+  const std::string text = fmt::format("{:.15g}", number / 10);
+  double tenth = 0;
+  std::from_chars(text.data(), text.data() + text.size(), tenth);
+  return tenth;
+}
+
 void derive_min_lr(const Given& given, OptimizerConfig& optimizer) {
   constexpr double largest = std::numeric_limits<float>::max();
   if (!find(given, "min-lr"))
-    optimizer.min_lr = std::clamp(optimizer.lr / 10, 0.0, largest);  // an --lr out of range is told by itself
+    optimizer.min_lr = std::clamp(tenth_of(optimizer.lr), 0.0, largest);  // an --lr out of range is told by itself
 }
 
 bool mentions(std::string_view line, std::string_view name) {
@@ -131,11 +140,6 @@ RunConfig resolve(const Settings& from_file, const Settings& from_flags, std::ve
   const std::vector<std::string> of_rules = relevant(problems_of(config), given, unknown);
   problems.insert(problems.end(), of_rules.begin(), of_rules.end());
   if (!problems.empty()) throw InputError(problems);
-
-  if (config.layout.stages.empty()) {
-    const MicroBatchShape shape{.batch = config.layout.micro_batch_size, .sequence = config.model.seq_len};
-    config.layout.stages = balanced_stages(make_model(config.model), config.layout.pp, shape);
-  }
   return config;
 }
 

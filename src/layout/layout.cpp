@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "layout/nearest_name.h"
+#include "base/nearest_name.h"
 #include "schedules/schedule.h"
 
 namespace shardpipe {
@@ -97,7 +97,7 @@ void check_parameter_bytes(const Model& model, std::vector<std::string>& problem
 }
 
 void check_stages(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
-  if (layout.stages.empty()) return;  // none given: balanced_stages fills them
+  if (layout.stages.empty()) return;  // none given: they are balanced
   const auto blocks = static_cast<int64_t>(model.blocks.size());
   const std::string found = fmt::format("--stages {}", fmt::join(layout.stages, ","));
   if (static_cast<int64_t>(layout.stages.size()) != layout.pp)

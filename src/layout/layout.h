@@ -19,7 +19,7 @@ struct Layout {
   ReduceEvery reduce_every = ReduceEvery::Step;
   bool reshard_after_forward =
       true;                     // ZeRO 3: gather again for the backward (true), or hold the gathered copy for the step
-  std::vector<int64_t> stages;  // blocks in each stage; filled by balanced_stages when the person gave none
+  std::vector<int64_t> stages;  // blocks in each stage; empty: balanced when the step is compiled
 
   int64_t ranks() const { return pp * dp; }
   int64_t micro_batches() const { return global_batch_size / (micro_batch_size * dp); }  // of one rank
@@ -33,8 +33,8 @@ ReduceEvery default_reduce_every(int zero);  // ZeRO 2 and 3 reduce every micro-
 std::vector<int64_t> balanced_stages(const Model&, int64_t pp, MicroBatchShape);
 
 // Every rule that does not hold, a line each: names the flags, the numbers found, and the nearest right values. A model
-// without blocks is one that is wrong itself: rules that need its blocks are left out. No stages are no problem:
-// balanced_stages fills them.
+// without blocks is one that is wrong itself: rules that need its blocks are left out. No stages are no
+// problem: they are balanced.
 std::vector<std::string> problems_of(const Layout&, const Model&);
 
 }  // namespace shardpipe

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <set>
 
 #include "program/memory.h"
 #include "program/traffic.h"
@@ -32,61 +34,104 @@ std::string cadence_table(const RunConfig& config, const Model& model) {
   return to_text(table);
 }
 
+// "0-1", "3": the world ranks of a pipeline rank.
+std::string replicas_of(int64_t pipeline_rank, int64_t dp) {
+  const int64_t first = pipeline_rank * dp;
+  return dp == 1 ? fmt::format("{}", first) : fmt::format("{}-{}", first, first + dp - 1);
+}
+
+// "5: embedding…3", "1: head": how many blocks, and the first and the last; a layer by its number.
+std::string blocks_of(const Model& model, uint16_t first, uint16_t last) {
+  const auto name = [&](const Block& block) {
+    return block.kind == BlockKind::Layer ? fmt::format("{}", block.layer) : block.name;
+  };
+  const std::string from = name(model.blocks[first]);
+  return first == last ? fmt::format("1: {}", from)
+                       : fmt::format("{}: {}…{}", last - first + 1, from, name(model.blocks[last]));
+}
+
+// Of these blocks together; a group that two of them use counts once.
+uint64_t elements_of(const Model& model, uint16_t first, uint16_t last) {
+  std::set<uint16_t> groups;
+  for (uint16_t b = first; b <= last; ++b) groups.insert(model.blocks[b].groups.begin(), model.blocks[b].groups.end());
+  return std::accumulate(groups.begin(), groups.end(), uint64_t{0},
+                         [&](uint64_t sum, uint16_t group) { return sum + model.groups[group].elements; });
+}
+
+// A kind of bytes that no rank has is no column.
+void drop_columns_of_zeros(Table& table) {
+  const std::string zero = human_bytes(0);
+  for (size_t column = table.header.size(); column-- > 0;) {
+    if (!std::ranges::all_of(table.rows, [&](const auto& row) { return row[column] == zero; })) continue;
+    const auto erase = [&](std::vector<std::string>& cells) {
+      cells.erase(cells.begin() + static_cast<std::ptrdiff_t>(column));
+    };
+    erase(table.header);
+    for (auto& row : table.rows) erase(row);
+  }
+}
+
+void print_table(std::string_view title, Table table) {
+  drop_columns_of_zeros(table);
+  if (table.header.size() > 1) fmt::print("{}\n{}\n", title, to_text(table));
+}
+
 }  // namespace
 
 void dry_run(const RunConfig& config) {
   const Model model = make_model(config.model);
   const Step step = make_step(model, config.layout, optimizer_states_per_element(config.optimizer.optimizer));
   const Layout& layout = config.layout;
-  fmt::print(
-      "{}: {} parameters in {} blocks; {} ranks = pp {} × dp {}, ZeRO {}, {}, {} micro-batches of {} × {} tokens a "
-      "rank\n\n",
-      config.model.name, human_count(static_cast<double>(model.parameters())), model.blocks.size(), layout.ranks(),
-      layout.pp, layout.dp, layout.zero, layout.schedule, layout.micro_batches(), layout.micro_batch_size,
-      config.model.seq_len);
+  const auto dp = static_cast<uint64_t>(layout.dp);
 
-  Table held{.header = {"ranks", "stage", "blocks", "own parameters", "parameters", "gathered", "gradients",
-                        "in reduction", "optimizer", "activations", "other", "padding", "arena"},
+  // Every table is at most about 100 columns wide.
+  Table kept{.header = {"ranks", "stage", "blocks", "elements", "parameters", "gradients", "optimizer", "activations",
+                        "arena"},
              .rows = {}};
+  Table passing{
+      .header = {"ranks", "gathered parameters", "gradients in reduction", "workspace, tokens, scalars", "padding"},
+      .rows = {}};
   Table sent{.header = {"ranks", "send", "all-gather", "reduce-scatter", "all-reduce", "scalars"}, .rows = {}};
+  std::vector<int64_t> stages;
   uint64_t of_all = 0;
   for (uint16_t r = 0; r < step.training.by_pipeline_rank.size(); ++r) {
-    const RankMemory bytes = memory(step.training.by_pipeline_rank[r]);
-    const RankPadding pad = padding(step.training.by_pipeline_rank[r], model, static_cast<uint64_t>(layout.dp),
-                                    static_cast<uint64_t>(layout.dp - 1));
+    const RankProgram& program = step.training.by_pipeline_rank[r];
+    const RankMemory bytes = memory(program);
+    const RankPadding pad = padding(program, model, dp, dp - 1);
+    const Traffic wire = traffic(step.training, r, dp);
     const uint16_t first = step.shape.first_block[r], last = static_cast<uint16_t>(step.shape.first_block[r + 1] - 1);
-    uint64_t parameters = 0;
-    std::vector<bool> counted(model.groups.size(), false);
-    for (uint16_t b = first; b <= last; ++b)
-      for (const uint16_t group : model.blocks[b].groups)
-        if (!counted[group]) {
-          counted[group] = true;
-          parameters += model.groups[group].elements;
-        }
     const uint64_t arena = std::max(bytes.arena, step.evaluation.by_pipeline_rank[r].arena_bytes);
-    of_all += arena * static_cast<uint64_t>(layout.dp);
-    const std::string ranks =
-        layout.dp == 1 ? fmt::format("{}", r) : fmt::format("{}-{}", r * layout.dp, (r + 1) * layout.dp - 1);
-    held.rows.push_back(
-        {ranks, fmt::format("{}", r),
-         fmt::format("{} ({} … {})", last - first + 1, model.blocks[first].name, model.blocks[last].name),
-         human_count(static_cast<double>(parameters)), human_bytes(bytes.parameters), human_bytes(bytes.gathered),
-         human_bytes(bytes.gradients), human_bytes(bytes.micro_batch_gradients), human_bytes(bytes.optimizer),
-         human_bytes(bytes.activations), human_bytes(bytes.workspace + bytes.inputs + bytes.scalars),
-         human_bytes(pad.parameters + pad.gradients + pad.optimizer), human_bytes(arena)});
-    const Traffic traffic_bytes = traffic(step.training, r, static_cast<uint64_t>(layout.dp));
-    sent.rows.push_back({ranks, human_bytes(traffic_bytes.send), human_bytes(traffic_bytes.all_gather),
-                         human_bytes(traffic_bytes.reduce_scatter),
-                         human_bytes(traffic_bytes.all_reduce + traffic_bytes.tied),
-                         human_bytes(traffic_bytes.scalars)});
+    stages.push_back(last - first + 1);
+    of_all += arena * dp;
+    const std::string ranks = replicas_of(r, layout.dp);
+    kept.rows.push_back({ranks, fmt::format("{}", r), blocks_of(model, first, last),
+                         human_count(static_cast<double>(elements_of(model, first, last))),
+                         human_bytes(bytes.parameters), human_bytes(bytes.gradients), human_bytes(bytes.optimizer),
+                         human_bytes(bytes.activations), human_bytes(arena)});
+    passing.rows.push_back({ranks, human_bytes(bytes.gathered), human_bytes(bytes.micro_batch_gradients),
+                            human_bytes(bytes.workspace + bytes.inputs + bytes.scalars),
+                            human_bytes(pad.parameters + pad.gradients + pad.optimizer)});
+    sent.rows.push_back({ranks, human_bytes(wire.send), human_bytes(wire.all_gather), human_bytes(wire.reduce_scatter),
+                         human_bytes(wire.all_reduce + wire.tied), human_bytes(wire.scalars)});
   }
-  fmt::print("What each rank holds (peak of each kind; the arena is what is allocated)\n{}\n", to_text(held));
-  fmt::print("What each rank sends in a step\n{}\n", to_text(sent));
+
+  fmt::print("{}: {} parameters in {} blocks; --stages {}{}\n", config.model.name,
+             human_count(static_cast<double>(model.parameters())), model.blocks.size(), fmt::join(stages, ","),
+             layout.stages.empty() ? " (balanced)" : "");
+  const auto counted = [](int64_t count, const char* what, const char* plural) {
+    return fmt::format("{} {}{}", count, what, count == 1 ? "" : plural);
+  };
+  fmt::print("{} = pp {} × dp {}, ZeRO {}, {}; {} of {} × {} tokens a rank\n\n", counted(layout.ranks(), "rank", "s"),
+             layout.pp, layout.dp, layout.zero, layout.schedule, counted(layout.micro_batches(), "micro-batch", "es"),
+             layout.micro_batch_size, config.model.seq_len);
+  print_table("What each rank holds: elements of its blocks, peak bytes of each kind, bytes that are allocated", kept);
+  print_table("What else it holds for a while, in the same arena", passing);
+  print_table("What each rank sends in a step", sent);
   if (layout.dp > 1) fmt::print("What the cadence of the reduction costs\n{}\n", cadence_table(config, model));
   for (const std::string& warning : warnings_of(config, -1, held_bytes(step))) fmt::print("warning: {}\n", warning);
   fmt::print(
-      "The program is checked: nothing waits for ever, is read before it is written, or is left out. {} of memory in "
-      "all.\n",
+      "The program is checked: nothing waits for ever, is read before it is written, or is left out.\n"
+      "{} of memory in all.\n",
       human_bytes(of_all));
 }
 

@@ -152,12 +152,13 @@ RunEnd run(const RunConfig& config, const std::string& config_text) {
   const Step step = make_step(model, config.layout, optimizer_states_per_element(config.optimizer.optimizer));
   const std::vector<uint64_t> planned = planned_bytes(step, config.layout);
   const uint64_t planned_most = *std::max_element(planned.begin(), planned.end());
+
+  std::optional<RunFolder> folder;
+  if (!config.out.empty()) folder.emplace(config.out, config_text);
   for (const std::string& warning :
        warnings_of(config, splits.train.end_token - splits.train.first_token, held_bytes(step)))
     fmt::print(stderr, "shardpipe: warning: {}\n", warning);
 
-  std::optional<RunFolder> folder;
-  if (!config.out.empty()) folder.emplace(config.out, config_text);
   const std::map<std::string, uint64_t> wire_bytes = step_wire_bytes(step.training, config.layout);
   const StopOnSignal signals;
   Progress progress(config.steps, stderr_sink());

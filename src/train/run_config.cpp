@@ -115,9 +115,7 @@ double learning_rate(const OptimizerConfig& config, int64_t step, int64_t steps)
 }
 
 std::vector<std::string> problems_of(const RunConfig& config) {
-  Problems problems;
-  for (const std::string& line : problems_of(config.model))  // which may speak of fields where we speak of flags
-    problems.push_back(line.starts_with("--") ? line : fmt::format("--model {}: {}", config.model.name, line));
+  Problems problems = problems_of(config.model);
   const bool model_is_right =
       problems.empty();  // one that breaks a rule has no blocks: the layout's other rules are still told
   const Model model =

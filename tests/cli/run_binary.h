@@ -7,59 +7,36 @@
 
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "support/temporary_folder.h"
+
 namespace shardpipe {
 
+// Of a file that is not there, or not yet: nothing.
 inline std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return std::filesystem::exists(path) ? content_of(path) : "";
 }
 
-// Made in the constructor, removed in the destructor.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "shardpipe-test-XXXXXX").string();
-    if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp " + name);
-    path_ = name;
+// Every file below, with its content; folders end in '/'. Of a file that nobody may read, its size.
+inline std::map<std::string, std::string> everything_in(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    const std::string name = std::filesystem::relative(entry.path(), folder).string();
+    if (entry.is_directory())
+      files[name + "/"] = "";
+    else if (!entry.is_regular_file())
+      files[name] = "no regular file";
+    else
+      files[name] = access(entry.path().c_str(), R_OK) == 0 ? content_of(entry.path())
+                                                            : std::to_string(entry.file_size()) + " bytes";
   }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
-  void write(const std::string& name, const std::string& content) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << content;
-  }
-
-  // Every file below, with its content; folders end in '/'.
-  std::map<std::string, std::string> content() const {
-    std::map<std::string, std::string> files;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(path_)) {
-      const std::string name = std::filesystem::relative(entry.path(), path_).string();
-      if (entry.is_directory())
-        files[name + "/"] = "";
-      else
-        files[name] = read_file(entry.path());
-    }
-    return files;
-  }
-
- private:
-  std::filesystem::path path_;
-};
+  return files;
+}
 
 struct Outcome {
   int exit_code = -1;  // -1: ended by a signal
@@ -72,6 +49,13 @@ struct Outcome {
     return lines;
   }
 };
+
+// Whom a file's permission bits stop: root reads and writes everything, unless it gives those two powers up.
+inline std::vector<std::string> bound_by_permissions() {
+  if (geteuid() != 0) return {};
+  const std::string without = "-dac_override,-dac_read_search";
+  return {"/usr/bin/setpriv", "--inh-caps=" + without, "--bounding-set=" + without};
+}
 
 // A process that runs beside the test. No shell stands between: arguments arrive byte for byte. `as` is a command that
 // the binary and its arguments are given to.
@@ -115,8 +99,8 @@ class RunningBinary {
     int status = 0;
     if (waitpid(process_, &status, 0) != process_) throw std::runtime_error("waitpid");
     process_ = 0;
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(printed_.path() / "output"),
-            read_file(printed_.path() / "error")};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content_of(printed_.path() / "output"),
+            content_of(printed_.path() / "error")};
   }
 
  private:

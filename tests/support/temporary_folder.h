@@ -37,8 +37,11 @@ class TemporaryFolder {
   std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
   const std::filesystem::path& path() const { return path_; }
 
-  // Returns the path of the new file.
-  std::string write(std::string_view name, std::string_view content) const { return write_file(path_ / name, content); }
+  // Returns the path of the new file; the folders that its name has are made.
+  std::string write(std::string_view name, std::string_view content) const {
+    std::filesystem::create_directories((path_ / name).parent_path());
+    return write_file(path_ / name, content);
+  }
 
  private:
   std::filesystem::path path_;

@@ -133,11 +133,11 @@ TEST_F(Run, RepeatsFromItsOwnConfiguration) {
 
 TEST_F(Run, InTheFolderOfAnotherRunIsRefusedAndChangesNothing) {
   ASSERT_EQ(run({"--steps", "2"}).exit_code, 0);
-  const auto before = folder_.content();
+  const auto before = everything_in(folder_.path());
   const Outcome second = run({"--steps", "3"});
   EXPECT_EQ(second.exit_code, 2);
   EXPECT_THAT(second.standard_error, HasSubstr("--out run: found another run in it"));
-  EXPECT_EQ(folder_.content(), before);
+  EXPECT_EQ(everything_in(folder_.path()), before);
 }
 
 TEST_F(Run, WritesATraceWhereOneIsAskedFor) {

@@ -27,7 +27,7 @@ std::vector<std::string> model_presets();
 ModelConfig model_preset(std::string_view name);  // InputError that lists the presets and the nearest name
 
 // Every rule of ModelConfig that does not hold, a line each (heads divide hidden, kv_heads divide heads, even head_dim
-// for rotary, …).
+// for rotary, …): names the flag, the number found and the nearest right ones.
 std::vector<std::string> problems_of(const ModelConfig&);
 
 // How a tensor starts: GPT-2's rules (Radford et al. 2019): normal(0, 0.02), residual projections scaled by

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
 
 #include "base/error.h"
+#include "base/nearest_name.h"
 #include "model/shape/model.h"
 
 namespace shardpipe {
@@ -61,22 +61,6 @@ std::vector<ModelConfig> all_presets() {
   };
 }
 
-// How many single-letter changes turn one text into the other (Levenshtein 1966).
-size_t edit_distance(std::string_view from, std::string_view to) {
-  std::vector<size_t> row(to.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= from.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= to.size(); ++j) {
-      const size_t replaced = diagonal + (from[i - 1] == to[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 // "60 or 65", "5": the multiples of `factor` beside `value`, without 0.
 std::string multiples_beside(int64_t value, int64_t factor) {
   const int64_t below = value / factor * factor;
@@ -96,11 +80,8 @@ ModelConfig model_preset(std::string_view name) {
     if (preset.name == name) return preset;
   }
   const std::vector<std::string> names = model_presets();
-  const std::string& nearest = *std::min_element(names.begin(), names.end(), [&](const auto& left, const auto& right) {
-    return edit_distance(name, left) < edit_distance(name, right);
-  });
   throw InputError(
-      fmt::format("model: no preset is named '{}'; nearest is '{}' of {}", name, nearest, fmt::join(names, ", ")));
+      fmt::format("--model: found '{}', allowed: {}{}", name, fmt::join(names, ", "), did_you_mean(name, names)));
 }
 
 std::vector<std::string> problems_of(const ModelConfig& config) {
@@ -111,47 +92,42 @@ std::vector<std::string> problems_of(const ModelConfig& config) {
 
   // Layers are counted in 16 bits with the blocks and groups beside them; sizes multiply in pairs within 63 bits.
   struct Size {
-    const char* name;
+    const char* flag;
     int64_t value, most;
   };
-  const std::array sizes = {Size{"layers", config.layers, 65000},    Size{"hidden", config.hidden, 1 << 20},
-                            Size{"heads", config.heads, 1 << 20},    Size{"kv_heads", config.kv_heads, 1 << 20},
-                            Size{"ffn", config.ffn, 1 << 24},        Size{"vocab_size", config.vocab_size, 1 << 30},
-                            Size{"seq_len", config.seq_len, 1 << 30}};
-  for (const Size& size : sizes) {
-    if (size.value < 1 || size.value > size.most) {
-      problem("{} {} is not in 1 … {}", size.name, size.value, size.most);
-    }
-  }
+  const std::array sizes = {Size{"--layers", config.layers, 65000},    Size{"--hidden", config.hidden, 1 << 20},
+                            Size{"--heads", config.heads, 1 << 20},    Size{"--kv-heads", config.kv_heads, 1 << 20},
+                            Size{"--ffn", config.ffn, 1 << 24},        Size{"--vocab-size", config.vocab_size, 1 << 30},
+                            Size{"--seq-len", config.seq_len, 1 << 30}};
+  for (const Size& size : sizes)
+    if (size.value < 1 || size.value > size.most)
+      problem("{}: found {}, allowed: 1 to {}", size.flag, size.value, size.most);
   if (!problems.empty()) return problems;  // what follows divides by these
 
   if (config.hidden % config.heads != 0) {
-    problem("hidden {} is not a multiple of heads {}: hidden {} would be", config.hidden, config.heads,
-            multiples_beside(config.hidden, config.heads));
+    problem("--hidden: found {}, which --heads {} does not divide; allowed: a multiple of it, {} would be",
+            config.hidden, config.heads, multiples_beside(config.hidden, config.heads));
   } else if (config.family == Family::Llama && config.hidden / config.heads % 2 != 0) {
     problem(
-        "hidden {} / heads {} gives heads of {} elements, and rotary positions need an even number: hidden {} would do",
+        "--hidden: found {}, which --heads {} cuts into heads of {}; allowed: heads of an even size, for rotary "
+        "positions: {} would do",
         config.hidden, config.heads, config.hidden / config.heads, multiples_beside(config.hidden, 2 * config.heads));
   }
-  if (config.family == Family::Gpt2 && config.kv_heads != config.heads) {
-    problem("kv_heads {} is not heads {}: GPT-2 has a key head for every query head", config.kv_heads, config.heads);
-  }
+  if (config.family == Family::Gpt2 && config.kv_heads != config.heads)
+    problem("--kv-heads: found {}, allowed: {}, as --heads says: GPT-2 has a key head for every query head",
+            config.kv_heads, config.heads);
   if (config.family == Family::Llama && config.heads % config.kv_heads != 0) {
     int64_t nearest = 1;
-    for (int64_t divisor = 1; divisor <= config.heads; ++divisor) {
-      if (config.heads % divisor == 0 && std::abs(divisor - config.kv_heads) < std::abs(nearest - config.kv_heads)) {
+    for (int64_t divisor = 1; divisor <= config.heads; ++divisor)
+      if (config.heads % divisor == 0 && std::abs(divisor - config.kv_heads) < std::abs(nearest - config.kv_heads))
         nearest = divisor;
-      }
-    }
-    problem("heads {} is not a multiple of kv_heads {}: kv_heads {} would divide it", config.heads, config.kv_heads,
-            nearest);
+    problem("--kv-heads: found {}, which does not divide --heads {}; allowed: a divisor of it, {} would be",
+            config.kv_heads, config.heads, nearest);
   }
-  if (!(config.norm_epsilon > 0 && config.norm_epsilon < 1)) {
-    problem("norm_epsilon {} is not between 0 and 1", config.norm_epsilon);
-  }
-  if (config.family == Family::Llama && !(config.rope_theta >= 1 && std::isfinite(config.rope_theta))) {
-    problem("rope_theta {} is not a finite number >= 1", config.rope_theta);
-  }
+  if (!(config.norm_epsilon > 0 && config.norm_epsilon < 1))  // these two have no flag: a preset sets them
+    problem("norm_epsilon: found {}, allowed: a number between 0 and 1", config.norm_epsilon);
+  if (config.family == Family::Llama && !(config.rope_theta >= 1 && std::isfinite(config.rope_theta)))
+    problem("rope_theta: found {}, allowed: a finite number, 1 or more", config.rope_theta);
   return problems;
 }
 
