@@ -98,6 +98,14 @@ struct Case {
   }
   Case(const Case&) = delete;
 
+  double flops_per_token() const {
+    const MicroBatchShape shape{config.layout.micro_batch_size, config.model.seq_len};
+    double flops = 0;
+    for (const Block& block : model.blocks)
+      flops += 3 * forward_flops(model, block, shape);  // backward is two forwards
+    return flops / static_cast<double>(shape.tokens());
+  }
+
   Cost run(Profile* profile = nullptr) const {
     Now begin{};
     Now end{};
@@ -128,11 +136,14 @@ void compare(const Case& plain, const Case& other, int64_t pairs) {
               .rows = {}};
   std::vector<double> cpu;
   std::vector<double> wall;
+  std::vector<double> plain_seconds;
+  const double peak = bench::peak_flops_per_second();
   Cost a;
   Cost b;
   for (int64_t pair = 1; pair <= pairs; ++pair) {
     a = plain.run();
     b = other.run();
+    plain_seconds.push_back(a.cpu_seconds);
     cpu.push_back(b.cpu_seconds / a.cpu_seconds);
     wall.push_back(b.wall_seconds / a.wall_seconds);
     table.rows.push_back({fmt::format("{}", pair), microseconds(a.cpu_seconds), microseconds(b.cpu_seconds),
@@ -147,6 +158,9 @@ void compare(const Case& plain, const Case& other, int64_t pairs) {
   row("median", [](const auto& values) { return median(values); });
   row("max", [](const auto& values) { return *std::ranges::max_element(values); });
   fmt::print("{}digests {} and {}\n", to_text(table), a.digest, b.digest);
+  const double rate = plain.flops_per_token() / *std::ranges::min_element(plain_seconds);
+  fmt::print("the plain rank at best: {:.1f} GFLOP/s, {:.0f} % of one thread's measured FMA peak of {:.1f}\n",
+             1e-9 * rate, 100 * rate / peak, 1e-9 * peak);
 }
 
 // Same data-parallel size and cadence, no pipeline, no shards: the digest must be the same.

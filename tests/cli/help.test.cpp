@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cli/run_binary.h"
+#include "test_paths.h"
 
 namespace shardpipe::cli {
 namespace {
@@ -32,7 +33,7 @@ std::string tables_of_flags() {
 }
 
 TEST(CommandLinePage, HasTheFlagsThatThereAre) {
-  const std::string page = content_of(std::string(TEST_DATA_DIR) + "/../docs/command-line.md");
+  const std::string page = content_of(TEST_DATA_DIR "/../docs/command-line.md");
   const std::string begin = "<!-- flags: begin -->\n\n", end = "\n<!-- flags: end -->";
   const size_t from = page.find(begin), to = page.find(end);
   ASSERT_NE(from, std::string::npos);

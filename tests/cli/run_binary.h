@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "support/temporary_folder.h"
+#include "test_paths.h"
 
 namespace shardpipe {
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "model/shape/model.h"
+#include "test_paths.h"
 #include "train/run_config.h"
 
 namespace shardpipe {

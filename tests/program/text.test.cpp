@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "program/cases.h"
+#include "test_paths.h"
 
 namespace shardpipe {
 namespace {

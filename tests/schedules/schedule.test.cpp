@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "test_paths.h"
 
 namespace shardpipe {
 namespace {
