@@ -219,12 +219,14 @@ RunEnd run(const RunConfig& config, const std::string& config_text) {
                                                            .interrupted = result.stopped,
                                                            .layout = layout_json(step.shape)}));
   }
-  fmt::print("{} steps, {} tokens in {}: loss {:.4f}", result.steps, human_count(tokens), human_seconds(seconds),
-             result.last.scalars.loss);
+  fmt::print(
+      "{} steps, {} tokens in {}{}\n", result.steps, human_count(tokens), human_seconds(seconds),
+      result.stopped ? fmt::format("; stopped on request, {} steps before the end", config.steps - result.steps) : "");
+  fmt::print("loss {:.4f} nats a token\n", result.last.scalars.loss);
   if (result.val_loss)
-    fmt::print(", held-out loss {:.4f} (unigram entropy of that text: {:.4f}) nats a token", *result.val_loss,
+    fmt::print("held-out loss {:.4f}; unigram entropy of that text {:.4f}\n", *result.val_loss,
                unigram_entropy(stream, splits.held_out.first_token, splits.held_out.end_token));
-  fmt::print("\nparams_digest {}\n", result.params_digest);
+  fmt::print("params_digest {}\n", result.params_digest);
   if (folder) fmt::print("written to {}\n", folder->path().string());
   return result.stopped ? RunEnd::Interrupted : RunEnd::Finished;
 }
