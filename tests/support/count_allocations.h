@@ -17,12 +17,14 @@ inline bool in_onednn(const void* code) {
   Dl_info info{};
   return dladdr(code, &info) != 0 && info.dli_fname != nullptr && std::strstr(info.dli_fname, "libdnnl") != nullptr;
 }
-inline void* allocate_counted(size_t bytes, size_t alignment, const void* caller) {
+inline void* allocate_counted_or_null(size_t bytes, size_t alignment, const void* caller) noexcept {
   ++(in_onednn(caller) ? library_allocations : allocations);
-  void* memory = alignment == 0 ? std::malloc(bytes)
-                                : std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
+  if (alignment == 0) return std::malloc(bytes);
+  return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+inline void* allocate_counted(size_t bytes, size_t alignment, const void* caller) {
+  if (void* memory = allocate_counted_or_null(bytes, alignment, caller)) return memory;
+  throw std::bad_alloc();
 }
 }  // namespace shardpipe
 
@@ -32,6 +34,10 @@ inline void* allocate_counted(size_t bytes, size_t alignment, const void* caller
 }
 [[gnu::noinline]] void* operator new(size_t bytes, std::align_val_t alignment) {
   return shardpipe::allocate_counted(bytes, static_cast<size_t>(alignment), __builtin_return_address(0));
+}
+// std::stable_sort's buffer. All forms are replaced together: memory must not cross from one allocator to another.
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return shardpipe::allocate_counted_or_null(bytes, 0, __builtin_return_address(0));
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
