@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <optional>
@@ -39,7 +40,9 @@ double cpu_seconds() {
 
 // The first SIGINT or SIGTERM asks the run to stop after its step; the handler is then gone, so the next one ends the
 // process.
-volatile std::sig_atomic_t stop_signal = 0;
+// Atomic: the handler may run on any thread, rank 0's thread reads it.
+std::atomic<int> stop_signal = 0;
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may not wait for a lock");
 
 class StopOnSignal {
  public:
