@@ -9,7 +9,8 @@
 
 namespace shardpipe {
 
-Schedule gpipe(uint16_t ranks, uint16_t micro_batches) {
+Schedule gpipe(const ScheduleRequest& request) {
+  const auto [ranks, micro_batches, chunks_per_rank, costs] = request;
   Schedule schedule{
       .name = "gpipe", .chunks = ranks, .micro_batches = micro_batches, .rank_of_chunk = {}, .by_rank = {}};
   for (uint16_t rank = 0; rank < ranks; ++rank) {

@@ -12,7 +12,8 @@
 
 namespace shardpipe {
 
-Schedule one_forward_one_backward(uint16_t ranks, uint16_t micro_batches) {
+Schedule one_forward_one_backward(const ScheduleRequest& request) {
+  const auto [ranks, micro_batches, chunks_per_rank, costs] = request;
   Schedule schedule{
       .name = "1f1b", .chunks = ranks, .micro_batches = micro_batches, .rank_of_chunk = {}, .by_rank = {}};
   for (uint16_t rank = 0; rank < ranks; ++rank) {

@@ -6,36 +6,49 @@
 #include "base/error.h"
 
 namespace shardpipe {
-namespace {
 
-struct Generator {
-  std::string_view name;
-  Schedule (*make)(uint16_t ranks, uint16_t micro_batches);
-};
-constexpr std::array generators{Generator{"gpipe", gpipe}, Generator{"1f1b", one_forward_one_backward}};
+std::span<const Generator> generators() {
+  static constexpr std::array table{
+      Generator{"gpipe", "all forwards, then all backwards", 1, 1, 1, gpipe},
+      Generator{"1f1b", "one forward, one backward: activations of at most p micro-batches", 1, 1, 1,
+                one_forward_one_backward},
+  };
+  return table;
+}
 
-}  // namespace
+const Generator* find_generator(std::string_view name) {
+  const auto all = generators();
+  const auto found = std::ranges::find(all, name, &Generator::name);
+  return found == all.end() ? nullptr : &*found;
+}
 
 std::vector<std::string> schedule_names() {
   std::vector<std::string> names;
-  for (const Generator& generator : generators) names.emplace_back(generator.name);
+  for (const Generator& generator : generators()) names.emplace_back(generator.name);
   return names;
 }
 
-bool is_schedule(std::string_view name) {
-  return std::ranges::any_of(generators, [&](const Generator& generator) { return generator.name == name; });
+Schedule make_schedule(std::string_view name, ScheduleRequest request) {
+  check_invariant(request.ranks >= 1 && request.micro_batches >= 1,
+                  "a schedule needs a rank and a micro-batch: {} ranks, {} micro-batches", request.ranks,
+                  request.micro_batches);
+  const Generator* generator = find_generator(name);
+  check_invariant(generator != nullptr, "no schedule is called '{}'", name);
+  if (request.chunks_per_rank == 0) request.chunks_per_rank = generator->usual_chunks;
+  check_invariant(
+      generator->fewest_chunks <= request.chunks_per_rank && request.chunks_per_rank <= generator->most_chunks,
+      "{} takes {} to {} chunks a rank, not {}", name, generator->fewest_chunks, generator->most_chunks,
+      request.chunks_per_rank);
+  return generator->make(request);
 }
 
-Schedule make_schedule(std::string_view name, uint16_t ranks, uint16_t micro_batches) {
-  check_invariant(ranks >= 1 && micro_batches >= 1,
-                  "a schedule needs a rank and a micro-batch: {} ranks, {} micro-batches", ranks, micro_batches);
-  const auto* found = std::ranges::find(generators, name, &Generator::name);
-  check_invariant(found != generators.end(), "no schedule is called '{}'", name);
-  return found->make(ranks, micro_batches);
+char letter(Pass pass) {
+  constexpr std::string_view letters = "FBIW";
+  return letters[static_cast<size_t>(pass)];
 }
 
 std::string to_string(const Cell& cell) {
-  return fmt::format("{}{}{}", cell.chunk, cell.pass == Pass::Forward ? 'F' : 'B', cell.micro_batch);
+  return fmt::format("{}{}{}", cell.chunk, letter(cell.pass), cell.micro_batch);
 }
 
 }  // namespace shardpipe

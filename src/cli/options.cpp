@@ -156,6 +156,9 @@ std::vector<Option> make_options() {
   add(plain<std::string>(
       group, Kind::Choice, "schedule", [](RunConfig & c) -> auto& { return c.layout.schedule; }, "pipeline schedule"));
   table.back().choices = schedule_names();
+  add(plain<int64_t>(
+      group, Kind::Integer, "chunks", [](RunConfig & c) -> auto& { return c.layout.chunks_per_rank; },
+      "stages that a pipeline rank holds, where the schedule leaves the choice", "as the schedule usually has"));
   add(plain<Integers>(
       group, Kind::Stages, "stages", [](RunConfig & c) -> auto& { return c.layout.stages; },
       "blocks (embedding, layers, head) in each stage", "auto: the slowest stage is as fast as it can be"));

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cli/settings.h"
+#include "schedules/schedule.h"
 
 namespace shardpipe::cli {
 namespace {
@@ -41,6 +42,8 @@ void derive_model_sizes(const Given& given, ModelConfig& model, std::vector<std:
 
 // A product that does not fit has a factor that is out of range and is told by itself.
 void derive_layout(const Given& given, Layout& layout) {
+  if (const Generator* generator = find_generator(layout.schedule); generator != nullptr && !find(given, "chunks"))
+    layout.chunks_per_rank = generator->usual_chunks;
   if (!find(given, "reduce-every")) layout.reduce_every = default_reduce_every(layout.zero);
   if (find(given, "global-batch-size")) return;
   int64_t batch = 0;

@@ -17,23 +17,23 @@ std::vector<double> cumulative_costs(const Model& model, MicroBatchShape shape) 
   return before;
 }
 
-bool fits(const std::vector<double>& before, int64_t pp, double largest) {
+bool fits(const std::vector<double>& before, int64_t count, double largest) {
   int64_t stages = 1;
   size_t begin = 0;
   for (size_t end = 1; end < before.size(); ++end) {
     if (before[end] - before[begin] <= largest) continue;
     begin = end - 1;
-    if (++stages > pp || before[end] - before[begin] > largest) return false;
+    if (++stages > count || before[end] - before[begin] > largest) return false;
   }
-  return true;  // fewer stages than pp can always be cut further
+  return true;  // fewer stages than `count` can always be cut further
 }
 
 // The smallest double that fits, by bisection over bit patterns: doubles >= 0 are ordered as their bits are.
-double smallest_largest_cost(const std::vector<double>& before, int64_t pp) {
+double smallest_largest_cost(const std::vector<double>& before, int64_t count) {
   uint64_t low = 0, high = std::bit_cast<uint64_t>(before.back());
   while (low < high) {
     const uint64_t middle = low + (high - low) / 2;
-    if (fits(before, pp, std::bit_cast<double>(middle)))
+    if (fits(before, count, std::bit_cast<double>(middle)))
       high = middle;
     else
       low = middle + 1;
@@ -43,11 +43,11 @@ double smallest_largest_cost(const std::vector<double>& before, int64_t pp) {
 
 }  // namespace
 
-std::vector<int64_t> balanced_stages(const Model& model, int64_t pp, MicroBatchShape shape) {
+std::vector<int64_t> balanced_stages(const Model& model, int64_t count, MicroBatchShape shape) {
   const auto blocks = static_cast<int64_t>(model.blocks.size());
-  check_invariant(1 <= pp && pp <= blocks, "cannot cut {} blocks into {} stages", blocks, pp);
+  check_invariant(1 <= count && count <= blocks, "cannot cut {} blocks into {} stages", blocks, count);
   const std::vector<double> before = cumulative_costs(model, shape);
-  const double largest = smallest_largest_cost(before, pp);
+  const double largest = smallest_largest_cost(before, count);
 
   // unevenness[s][e]: the least sum of squared stage costs over cuts of blocks [0, e) into s stages, none above
   // `largest`. The sum of costs is fixed, so the least sum of squares is the least variance. begin_of[s][e]: where the
@@ -55,8 +55,8 @@ std::vector<int64_t> balanced_stages(const Model& model, int64_t pp, MicroBatchS
   constexpr double impossible = std::numeric_limits<double>::infinity();
   std::vector<double> unevenness(blocks + 1, impossible), previous;
   unevenness[0] = 0;
-  std::vector<std::vector<int32_t>> begin_of(pp + 1, std::vector<int32_t>(blocks + 1, -1));
-  for (int64_t stage = 1; stage <= pp; ++stage) {
+  std::vector<std::vector<int32_t>> begin_of(count + 1, std::vector<int32_t>(blocks + 1, -1));
+  for (int64_t stage = 1; stage <= count; ++stage) {
     previous.assign(blocks + 1, impossible);
     previous.swap(unevenness);
     for (int64_t end = stage; end <= blocks; ++end) {
@@ -72,11 +72,11 @@ std::vector<int64_t> balanced_stages(const Model& model, int64_t pp, MicroBatchS
     }
   }
 
-  std::vector<int64_t> stages(pp);
+  std::vector<int64_t> stages(count);
   int64_t end = blocks;
-  for (int64_t stage = pp; stage >= 1; --stage) {
+  for (int64_t stage = count; stage >= 1; --stage) {
     const int64_t begin = begin_of[stage][end];
-    check_invariant(begin >= 0, "no cut of {} blocks into {} stages stays below {}", blocks, pp, largest);
+    check_invariant(begin >= 0, "no cut of {} blocks into {} stages stays below {}", blocks, count, largest);
     stages[stage - 1] = end - begin;
     end = begin;
   }

@@ -46,6 +46,32 @@ void check_ranks(const Layout& layout, const Model& model, std::vector<std::stri
                     layout.dp, layout.ranks(), most_ranks, most_ranks / layout.pp));
 }
 
+// A schedule that exists, with as many chunks as it takes and the model has blocks for. False: no number of chunks to
+// count with.
+bool check_schedule(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
+  const Generator* generator = find_generator(layout.schedule);
+  if (generator == nullptr) {
+    const std::vector<std::string> names = schedule_names();
+    problems.push_back(fmt::format("--schedule: found '{}', allowed: {}{}", layout.schedule, fmt::join(names, ", "),
+                                   did_you_mean(layout.schedule, names)));
+    return true;
+  }
+  const int64_t fewest = generator->fewest_chunks, most = generator->most_chunks;
+  if (layout.chunks_per_rank != 0 && !between(layout.chunks_per_rank, fewest, most)) {
+    problems.push_back(fmt::format("--chunks: found {}, allowed with --schedule {}: {}", layout.chunks_per_rank,
+                                   layout.schedule,
+                                   fewest == most ? std::to_string(most) : fmt::format("{} to {}", fewest, most)));
+    return false;
+  }
+  const auto blocks = static_cast<int64_t>(model.blocks.size());
+  if (blocks == 0 || !between(layout.pp, 1, std::min(blocks, most_ranks))) return true;  // said already
+  if (layout.chunks() > blocks)
+    problems.push_back(fmt::format(
+        "--pp {} × {} chunks a rank (--schedule {}): found {} stages, but {}, set by --layers; allowed: 1 to {}",
+        layout.pp, layout.chunks() / layout.pp, layout.schedule, layout.chunks(), blocks_in_words(model), blocks));
+  return true;
+}
+
 void check_batch(const Layout& layout, std::vector<std::string>& problems) {
   const bool micro_batch_is_right = between(layout.micro_batch_size, 1, most_sequences);
   const bool global_batch_is_right = between(layout.global_batch_size, 1, most_sequences);
@@ -96,13 +122,16 @@ void check_parameter_bytes(const Model& model, std::vector<std::string>& problem
       model.parameters()));
 }
 
-void check_stages(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
+void check_stages(const Layout& layout, const Model& model, bool chunks_are_known, std::vector<std::string>& problems) {
   if (layout.stages.empty()) return;  // none given: they are balanced
   const auto blocks = static_cast<int64_t>(model.blocks.size());
   const std::string found = fmt::format("--stages {}", fmt::join(layout.stages, ","));
-  if (static_cast<int64_t>(layout.stages.size()) != layout.pp)
+  if (chunks_are_known && between(layout.pp, 1, most_ranks) &&
+      static_cast<int64_t>(layout.stages.size()) != layout.chunks())
     problems.push_back(
-        fmt::format("{}: found {} stages, allowed: {}, as --pp says", found, layout.stages.size(), layout.pp));
+        fmt::format("{}: found {} stages, allowed: {}, as --pp {}", found, layout.stages.size(), layout.chunks(),
+                    layout.chunks() == layout.pp ? std::string("says")
+                                                 : fmt::format("× {} chunks a rank say", layout.chunks() / layout.pp)));
   int64_t sum = 0;
   for (const int64_t count : layout.stages) {
     if (count < 1) {
@@ -118,19 +147,23 @@ void check_stages(const Layout& layout, const Model& model, std::vector<std::str
 
 }  // namespace
 
+int64_t Layout::chunks() const {
+  if (chunks_per_rank != 0) return pp * chunks_per_rank;
+  const Generator* generator = find_generator(schedule);
+  return pp * (generator == nullptr ? 1 : generator->usual_chunks);
+}
+
 ReduceEvery default_reduce_every(int zero) { return zero >= 2 ? ReduceEvery::Micro : ReduceEvery::Step; }
 
 std::vector<std::string> problems_of(const Layout& layout, const Model& model) {
   std::vector<std::string> problems;
   check_ranks(layout, model, problems);
   if (!between(layout.zero, 0, 3)) problems.push_back(fmt::format("--zero: found {}, allowed: 0 to 3", layout.zero));
-  if (const std::vector<std::string> names = schedule_names(); !is_schedule(layout.schedule))
-    problems.push_back(fmt::format("--schedule: found '{}', allowed: {}{}", layout.schedule, fmt::join(names, ", "),
-                                   did_you_mean(layout.schedule, names)));
+  const bool chunks_are_known = check_schedule(layout, model, problems);
   check_batch(layout, problems);
   check_micro_batch_bytes(layout, model, problems);
   check_parameter_bytes(model, problems);
-  check_stages(layout, model, problems);
+  check_stages(layout, model, chunks_are_known, problems);
   return problems;
 }
 

@@ -14,14 +14,16 @@ struct Layout {
   int64_t dp = 1;  // data-parallel replicas of each pipeline rank
   int zero = 0;    // ZeRO stage
   std::string schedule = "1f1b";
+  int64_t chunks_per_rank = 0;    // stages that a pipeline rank holds; 0: as many as the schedule usually has
   int64_t micro_batch_size = 1;   // sequences
   int64_t global_batch_size = 1;  // sequences a step, over all replicas
   ReduceEvery reduce_every = ReduceEvery::Step;
   bool reshard_after_forward =
       true;                     // ZeRO 3: gather again for the backward (true), or hold the gathered copy for the step
-  std::vector<int64_t> stages;  // blocks in each stage; empty: balanced when the step is compiled
+  std::vector<int64_t> stages;  // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
 
   int64_t ranks() const { return pp * dp; }
+  int64_t chunks() const;  // stages of all ranks
   int64_t micro_batches() const { return global_batch_size / (micro_batch_size * dp); }  // of one rank
   bool operator==(const Layout&) const = default;
 };
@@ -29,8 +31,8 @@ struct Layout {
 ReduceEvery default_reduce_every(int zero);  // ZeRO 2 and 3 reduce every micro-batch, 0 and 1 once a step
 
 // Contiguous stages whose largest forward cost is as small as it can be (an exact search over cut points); of those,
-// the one whose stages are the most even. Requires 1 <= pp <= number of blocks.
-std::vector<int64_t> balanced_stages(const Model&, int64_t pp, MicroBatchShape);
+// the one whose stages are the most even. Requires 1 <= count <= number of blocks.
+std::vector<int64_t> balanced_stages(const Model&, int64_t count, MicroBatchShape);
 
 // Every rule that does not hold, a line each: names the flags, the numbers found, and the nearest right values. A model
 // without blocks is one that is wrong itself: rules that need its blocks are left out. No stages are no

@@ -11,14 +11,16 @@ namespace shardpipe {
 StepShape step_shape(const Model& model, const Layout& layout, uint64_t optimizer_states_per_element) {
   StepShape shape{.model = &model,
                   .layout = layout,
-                  .schedule = make_schedule(layout.schedule, static_cast<uint16_t>(layout.pp),
-                                            static_cast<uint16_t>(layout.micro_batches())),
+                  .schedule = make_schedule(layout.schedule,
+                                            {.ranks = static_cast<uint16_t>(layout.pp),
+                                             .micro_batches = static_cast<uint16_t>(layout.micro_batches()),
+                                             .chunks_per_rank = static_cast<uint16_t>(layout.chunks() / layout.pp)}),
                   .micro_batch = {layout.micro_batch_size, model.config.seq_len},
                   .residency = residency(layout.zero, layout.reduce_every),
                   .first_block = {},
                   .optimizer_states_per_element = optimizer_states_per_element};
   const std::vector<int64_t> stages =
-      layout.stages.empty() ? balanced_stages(model, layout.pp, shape.micro_batch) : layout.stages;
+      layout.stages.empty() ? balanced_stages(model, layout.chunks(), shape.micro_batch) : layout.stages;
   check_invariant(stages.size() == shape.schedule.chunks, "{} stages for {} chunks", stages.size(),
                   shape.schedule.chunks);
   shape.first_block = {0};
@@ -33,7 +35,7 @@ StepShape evaluation_shape(const StepShape& training_shape, const Program& train
   StepShape shape = training_shape;
   shape.schedule.name += ", forwards only";
   for (std::vector<Cell>& cells : shape.schedule.by_rank)
-    std::erase_if(cells, [](const Cell& cell) { return cell.pass == Pass::Backward; });
+    std::erase_if(cells, [](const Cell& cell) { return cell.pass != Pass::Forward; });
   shape.optimizer_states_per_element = 0;
   shape.resident = &training;
   return shape;

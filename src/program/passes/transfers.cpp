@@ -5,81 +5,31 @@
 //
 // With such an order the program cannot deadlock however few lanes a transport offers: of all actions not yet done, the
 // one that is first in the global order stands first on each rank that takes part in it.
-#include <algorithm>
-#include <map>
+#include <fmt/format.h>
 
-#include "base/error.h"
+#include <algorithm>
+
 #include "program/compile.h"
 #include "program/edit.h"
+#include "schedules/timing.h"
 
 namespace shardpipe {
 namespace {
 
-struct CellTime {
-  double begin = 0, end = 0;
-};
-
 // In shares of the whole model's forward. A chunk of the embedding alone, which has no FLOPs, still takes its time: an
 // action must end after it begins, or its message would be placed before it.
-double cost(const StepShape& shape, const Cell& cell) {
-  double all = 0, own = 0;
-  for (uint16_t b = 0; b < shape.blocks(); ++b) {
-    const double flops = forward_flops(*shape.model, shape.model->blocks[b], shape.micro_batch);
-    all += flops;
-    if (b >= shape.first_block[cell.chunk] && b < shape.first_block[cell.chunk + 1]) own += flops;
+std::vector<PassCosts> costs_of_chunks(const StepShape& shape) {
+  double all = 0;
+  for (const Block& block : shape.model->blocks) all += forward_flops(*shape.model, block, shape.micro_batch);
+  std::vector<PassCosts> costs;
+  for (uint16_t chunk = 0; chunk < shape.schedule.chunks; ++chunk) {
+    double own = 0;
+    for (uint16_t b = shape.first_block[chunk]; b < shape.first_block[chunk + 1]; ++b)
+      own += forward_flops(*shape.model, shape.model->blocks[b], shape.micro_batch);
+    const double share = own / all + 1e-6;
+    costs.push_back({.forward = share, .backward_input = share, .backward_weight = share});
   }
-  const double share = own / all + 1e-6;
-  return cell.pass == Pass::Forward ? share : 2 * share;
-}
-
-// The cell whose output this one needs from another chunk; false for the first forward and for what follows its own
-// chunk's forward.
-bool producer(const StepShape& shape, const Cell& cell, Cell& out) {
-  out = cell;
-  if (cell.pass == Pass::Forward) {
-    if (cell.chunk == 0) return false;
-    --out.chunk;
-  } else if (cell.chunk + 1 == shape.schedule.chunks) {
-    out.pass = Pass::Forward;
-  } else {
-    ++out.chunk;
-  }
-  return true;
-}
-
-// Every rank runs its cells in order, each as soon as its producer has ended; transfers take no time.
-std::vector<std::vector<CellTime>> simulate_cells(const StepShape& shape) {
-  const Schedule& schedule = shape.schedule;
-  std::vector<double> ended(2ul * schedule.chunks * schedule.micro_batches, -1);
-  const auto end_of = [&](const Cell& cell) -> double& {
-    return ended[(static_cast<size_t>(cell.pass) * schedule.chunks + cell.chunk) * schedule.micro_batches +
-                 cell.micro_batch];
-  };
-  std::vector<std::vector<CellTime>> times(schedule.by_rank.size());
-  std::vector<double> free_at(schedule.by_rank.size(), 0);
-  for (bool progress = true; progress;) {
-    progress = false;
-    for (size_t rank = 0; rank < schedule.by_rank.size(); ++rank) {
-      const std::vector<Cell>& cells = schedule.by_rank[rank];
-      while (times[rank].size() < cells.size()) {
-        const Cell& cell = cells[times[rank].size()];
-        Cell needed{};
-        double begin = free_at[rank];
-        if (producer(shape, cell, needed)) {
-          if (end_of(needed) < 0) break;
-          begin = std::max(begin, end_of(needed));
-        }
-        end_of(cell) = free_at[rank] = begin + cost(shape, cell);
-        times[rank].push_back({begin, free_at[rank]});
-        progress = true;
-      }
-    }
-  }
-  for (size_t rank = 0; rank < times.size(); ++rank)
-    if (times[rank].size() < schedule.by_rank[rank].size())  // arguments of check_invariant are always evaluated
-      throw InvariantError(fmt::format("schedule {}: rank {} waits for ever at {}", schedule.name, rank,
-                                       to_string(schedule.by_rank[rank][times[rank].size()])));
-  return times;
+  return costs;
 }
 
 // An action at its place in the global order. Messages come before the arithmetic that begins as they arrive.
@@ -95,7 +45,7 @@ struct Placed {
 
 Program pass_transfers(Program program, const StepShape& shape) {
   const Schedule& schedule = shape.schedule;
-  const std::vector<std::vector<CellTime>> times = simulate_cells(shape);
+  const CellTimes times = time_cells(schedule, costs_of_chunks(shape));
 
   std::vector<RankEditor> edits;
   for (RankProgram& rank : program.by_pipeline_rank) edits.emplace_back(rank);
@@ -111,6 +61,7 @@ Program pass_transfers(Program program, const StepShape& shape) {
         placed[rank].push_back({times[rank][c].begin, true, 0, actions[next++], {}});
 
       // The message that this cell's output becomes, when the next chunk lives elsewhere.
+      if (cell.pass == Pass::BackwardWeight) continue;
       const bool forward = cell.pass == Pass::Forward;
       if (forward ? cell.chunk + 1 == schedule.chunks : cell.chunk == 0) continue;
       const uint16_t to = schedule.rank_of_chunk[forward ? cell.chunk + 1 : cell.chunk - 1];
