@@ -2,17 +2,11 @@
 // kind of action; a machine has bound every action to a function before the first step.
 #pragma once
 #include <cstdint>
-#include <vector>
 
 #include "program/program.h"
+#include "program/timeline.h"
 
 namespace shardpipe {
-
-// When an action ran, in seconds since the machine's clock began.
-struct Span {
-  double begin_seconds = 0, end_seconds = 0;
-};
-using Timeline = std::vector<Span>;  // one a action of a rank's program
 
 class Machine {
  public:
