@@ -12,6 +12,12 @@ std::span<const Generator> generators() {
       Generator{"gpipe", "all forwards, then all backwards", 1, 1, 1, gpipe},
       Generator{"1f1b", "one forward, one backward: activations of at most p micro-batches", 1, 1, 1,
                 one_forward_one_backward},
+      Generator{"interleaved", "1F1B over several chunks a rank: 1/v of the bubble, v times the messages", 1, 64, 2,
+                interleaved},
+      Generator{"looped-bfs", "several chunks a rank, each passed by all micro-batches before the next", 1, 64, 2,
+                looped_bfs},
+      Generator{"zb-h1", "split backwards: a third of 1F1B's bubble in its memory", 1, 1, 1, zb_h1},
+      Generator{"zb-h2", "split backwards: no bubble, in twice the memory of 1F1B", 1, 1, 1, zb_h2},
   };
   return table;
 }

@@ -45,7 +45,7 @@ struct PassCosts {
 struct ScheduleRequest {
   uint16_t ranks = 1, micro_batches = 1;  // >= 1
   uint16_t chunks_per_rank = 1;           // one that the generator allows
-  PassCosts costs{};                        // of every chunk: where a generator places weight parts, these decide
+  PassCosts costs{};                      // of every chunk: where a generator places weight parts, these decide
 };
 
 struct Generator {
@@ -65,6 +65,13 @@ Schedule make_schedule(std::string_view name, ScheduleRequest);
 Schedule gpipe(const ScheduleRequest&);
 // 1F1B, PipeDream-Flush (Narayanan et al., arXiv:2006.09503; Megatron-LM, arXiv:2104.04473, figure 4).
 Schedule one_forward_one_backward(const ScheduleRequest&);
+// Interleaved 1F1B (Megatron-LM, arXiv:2104.04473, figure 4 bottom): v chunks a rank, any m.
+Schedule interleaved(const ScheduleRequest&);
+// Breadth-first looped pipeline (Lamy-Poirier, arXiv:2211.05953): v chunks a rank, each passed by all micro-batches.
+Schedule looped_bfs(const ScheduleRequest&);
+// Zero bubble, handcrafted (Qi et al., arXiv:2401.10241, section 2): H1 with the memory of 1F1B, H2 with twice that.
+Schedule zb_h1(const ScheduleRequest&);
+Schedule zb_h2(const ScheduleRequest&);
 
 char letter(Pass);  // F, B, I, W, as PyTorch's pipelining names them
 // "0F3" or "1B0", as PyTorch's pipelining prints an action.

@@ -14,6 +14,7 @@ int verify_command(std::span<const std::string> arguments);
 
 // What is done with a right configuration; each returns the exit code.
 int run_train(const RunConfig&);
+int run_timed(const RunConfig&);  // of a synthetic model
 int run_dry(const RunConfig&);  // --dry-run: compile and check the program, print the layout as a table, write nothing
 int run_verify(const RunConfig&);  // data.data may be empty: tokens are drawn from the seed; out is empty
 

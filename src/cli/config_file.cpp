@@ -40,6 +40,8 @@ std::string allowed_in_toml(const Option& option) {
     case Kind::Switch:
     case Kind::YesNo:
       return "true, false";
+    case Kind::Reals:
+      return "an array of finite numbers";
     case Kind::Stages:
       return "an array of whole numbers, or \"auto\"";
     case Kind::Files:
@@ -69,6 +71,23 @@ std::optional<Value> list_of(const toml::array& array) {
   return list;
 }
 
+// A whole number is a number too: weight-decay = 0.
+std::optional<double> real_of(const toml::node& node) {
+  if (const auto* value = node.as_integer()) return static_cast<double>(value->get());
+  if (const auto* value = node.as_floating_point(); value && std::isfinite(value->get())) return value->get();
+  return std::nullopt;
+}
+
+std::optional<Value> reals_of(const toml::array& array) {
+  std::vector<double> list;
+  for (const toml::node& element : array) {
+    const std::optional<double> real = real_of(element);
+    if (!real) return std::nullopt;
+    list.push_back(*real);
+  }
+  return list;
+}
+
 // nullopt: another type than the option has.
 std::optional<Value> convert(const Option& option, const toml::node& node) {
   switch (option.kind) {
@@ -79,9 +98,11 @@ std::optional<Value> convert(const Option& option, const toml::node& node) {
     case Kind::Integer:
       if (const auto* value = node.as_integer()) return value->get();
       break;
-    case Kind::Real:  // a whole number is a number too: weight-decay = 0
-      if (const auto* value = node.as_integer()) return static_cast<double>(value->get());
-      if (const auto* value = node.as_floating_point(); value && std::isfinite(value->get())) return value->get();
+    case Kind::Real:
+      if (const std::optional<double> real = real_of(node)) return *real;
+      break;
+    case Kind::Reals:
+      if (const auto* array = node.as_array()) return reals_of(*array);
       break;
     case Kind::Choice:
       if (const auto* value = node.as_string(); value && std::ranges::count(option.choices, value->get()))

@@ -86,6 +86,7 @@ Option not_of_verify(Option option) {
 std::vector<Option> make_options() {
   using Strings = std::vector<std::string>;
   using Integers = std::vector<int64_t>;
+  using Reals = std::vector<double>;
   const std::string preset = "the preset's";
   std::vector<Option> table;
   const auto add = [&](Option option) { table.push_back(std::move(option)); };
@@ -122,6 +123,11 @@ std::vector<Option> make_options() {
                         "the head uses the token embedding", preset),
                     "untied"));
 
+  add(not_of_verify(plain<Reals>(
+      group, Kind::Reals, "block-cost", [](RunConfig & c) -> auto& { return c.block_cost; },
+      "of --model synthetic: milliseconds that a layer's forward, input gradient and weight gradient take",
+      "10,10,10")));
+
   group = "Data";
   add(plain<Strings>(
       group, Kind::Files, "data", [](RunConfig & c) -> auto& { return c.data.data; },
@@ -154,7 +160,8 @@ std::vector<Option> make_options() {
               .get = [](const RunConfig& c) -> Value { return int64_t{c.layout.zero}; }};
   add(zero);
   add(plain<std::string>(
-      group, Kind::Choice, "schedule", [](RunConfig & c) -> auto& { return c.layout.schedule; }, "pipeline schedule"));
+      group, Kind::Choice, "schedule", [](RunConfig & c) -> auto& { return c.layout.schedule; },
+      fmt::format("pipeline schedule: {}", fmt::join(schedule_names(), ", "))));
   table.back().choices = schedule_names();
   add(plain<int64_t>(
       group, Kind::Integer, "chunks", [](RunConfig & c) -> auto& { return c.layout.chunks_per_rank; },
@@ -287,6 +294,7 @@ struct TomlPrinter {
   std::string operator()(const std::vector<int64_t>& value) const {
     return value.empty() ? quoted("auto") : fmt::format("[{}]", fmt::join(value, ", "));
   }
+  std::string operator()(const std::vector<double>& value) const { return fmt::format("[{}]", fmt::join(value, ", ")); }
   std::string operator()(const std::vector<std::string>& value) const {
     std::vector<std::string> parts;
     for (const std::string& part : value) parts.push_back(quoted(part));
@@ -315,6 +323,8 @@ std::string allowed(const Option& option) {
       return fmt::format("{}", fmt::join(option.choices, ", "));
     case Kind::Text:
       return "the name of a folder";
+    case Kind::Reals:
+      return "finite numbers with commas between them";
     case Kind::Stages:
       return "whole numbers with commas between them, or auto";
     case Kind::Files:
@@ -337,6 +347,8 @@ std::string placeholder(const Option& option) {
       return option.choices.size() > 3 ? "NAME" : fmt::format("{}", fmt::join(option.choices, "|"));
     case Kind::Text:
       return "DIR";
+    case Kind::Reals:
+      return "X,X,X";
     case Kind::Stages:
       return "N,N,N|auto";
     case Kind::Files:
@@ -368,6 +380,14 @@ Value parse_value(const Option& option, std::string_view text) {
       return std::string(text);
     case Kind::Text:
       return std::string(text);
+    case Kind::Reals: {
+      std::vector<double> numbers;
+      for (const std::string_view part : split_at_commas(text)) {
+        numbers.push_back(parse_number<double>(part, allowed_text));
+        if (!std::isfinite(numbers.back())) throw InputError(fmt::format("found {}, allowed: {}", part, allowed_text));
+      }
+      return numbers;
+    }
     case Kind::Stages: {
       std::vector<int64_t> numbers;
       if (text == "auto") return numbers;

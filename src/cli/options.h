@@ -13,7 +13,8 @@
 namespace shardpipe::cli {
 
 // What a flag or a key was given, typed, before it goes into a RunConfig.
-using Value = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>>;
+using Value = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
+                           std::vector<std::string>>;
 
 enum class Kind : uint8_t {
   Switch,   // --trace, --no-trace; TOML true / false
@@ -22,6 +23,7 @@ enum class Kind : uint8_t {
   Real,     // --lr 3e-4; TOML 3e-4 or a whole number
   Choice,   // --optimizer adamw; TOML "adamw"
   Text,     // --out runs/a; TOML "runs/a"
+  Reals,    // --block-cost 10,10,5; TOML [10, 10, 5]
   Stages,   // --stages 5,3,4 or auto; TOML [5, 3, 4] or "auto"; "auto" is the empty list
   Files,    // --data a,b, repeatable; TOML ["a", "b"] or "a"
 };

@@ -19,6 +19,14 @@ bool gives_data(const Settings& settings) {
          });
 }
 
+// The flag wins over the file. Its blocks read no text.
+bool is_synthetic_run(const Settings& from_file, const Settings& from_flags) {
+  for (const Settings* settings : {&from_flags, &from_file})
+    for (const Setting& setting : settings->given)
+      if (setting.option->name == "model") return std::get<std::string>(setting.value) == "synthetic";
+  return false;
+}
+
 }  // namespace
 
 int train_command(std::span<const std::string> arguments) {
@@ -33,7 +41,8 @@ int train_command(std::span<const std::string> arguments) {
   if (read.print_config && read.dry_run)
     problems.emplace_back("--print-config: found beside --dry-run, allowed: one of them");
   const bool trains = !read.print_config && !read.dry_run;
-  if (trains && !gives_data(from_file) && !gives_data(read.settings))
+  const bool needs_data = trains && !is_synthetic_run(from_file, read.settings);
+  if (needs_data && !gives_data(from_file) && !gives_data(read.settings))
     problems.emplace_back("--data: found none, allowed: one or more files");
   const RunConfig config = resolve(from_file, read.settings, problems);
 
@@ -41,7 +50,8 @@ int train_command(std::span<const std::string> arguments) {
     fmt::print("{}", print_config(config));
     return 0;
   }
-  return read.dry_run ? run_dry(config) : run_train(config);
+  if (read.dry_run) return run_dry(config);
+  return is_synthetic(config.model) ? run_timed(config) : run_train(config);
 }
 
 }  // namespace shardpipe::cli

@@ -28,7 +28,7 @@ struct StepSettings {
 // One rank's world, while a program is bound for it.
 struct RankPlace {
   uint16_t pipeline_rank = 0, replica = 0;
-  std::vector<std::unique_ptr<Communicator>>* communicators =
+  const std::vector<std::unique_ptr<Communicator>>* communicators =
       nullptr;  // by group of the program; null where not a member
 };
 

@@ -21,13 +21,27 @@ Step make_step(const Model& model, const Layout& layout, uint64_t optimizer_stat
   return step;
 }
 
-namespace {
-
 RankPlace place_of(const StepShape& shape, int world_rank) {
   return {.pipeline_rank = static_cast<uint16_t>(world_rank / shape.layout.dp),
           .replica = static_cast<uint16_t>(world_rank % shape.layout.dp),
           .communicators = nullptr};
 }
+
+std::vector<std::unique_ptr<Communicator>> join_groups(const Program& program, const StepShape& shape,
+                                                       const RankPlace& place, LocalWorld& world,
+                                                       std::string_view name) {
+  std::vector<std::unique_ptr<Communicator>> communicators;
+  for (const Group& group : program.groups) {
+    const bool member = std::ranges::find(group.pipeline_ranks, place.pipeline_rank) != group.pipeline_ranks.end();
+    communicators.push_back(member ? world.join(fmt::format("{} {}", name, group.name),
+                                                members_of(shape, group, place.replica),
+                                                world_rank(shape, place.pipeline_rank, place.replica))
+                                   : nullptr);
+  }
+  return communicators;
+}
+
+namespace {
 
 const Buffer* find(const RankProgram& program, Role role, uint16_t index, uint16_t micro_batch) {
   for (const Buffer& buffer : program.buffers)
@@ -57,12 +71,7 @@ Rank::Rank(const Step& step, LocalWorld& world, int world_rank, Observer observe
 Rank::Bound Rank::bind(const Program& program, const StepShape& shape, std::string_view name, LocalWorld& world,
                        bool observed) {
   Bound bound;
-  for (const Group& group : program.groups) {
-    const bool member = std::ranges::find(group.pipeline_ranks, place_.pipeline_rank) != group.pipeline_ranks.end();
-    bound.communicators.push_back(member ? world.join(fmt::format("{} {}", name, group.name),
-                                                      members_of(shape, group, place_.replica), world_rank_)
-                                         : nullptr);
-  }
+  bound.communicators = join_groups(program, shape, place_, world, name);
   RankPlace place = place_;
   place.communicators = &bound.communicators;
   std::vector<BoundAction> actions = bind_cpu(program, shape, place, settings, arena_.at(0), highest_byte_);

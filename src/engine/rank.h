@@ -27,6 +27,12 @@ struct Step {
 };
 Step make_step(const Model&, const Layout&, uint64_t optimizer_states_per_element);
 
+RankPlace place_of(const StepShape&, int world_rank);  // its communicators are still to be joined
+
+// By group of the program; null where the rank is no member. All members join at the same time.
+std::vector<std::unique_ptr<Communicator>> join_groups(const Program&, const StepShape&, const RankPlace&, LocalWorld&,
+                                                       std::string_view name);
+
 // Called after an action has run, on its lane's thread: how `verify` and the tests look into a step.
 using Observer = std::function<void(int64_t step, const Action&, const RankProgram&, std::byte* arena)>;
 

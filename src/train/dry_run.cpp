@@ -50,10 +50,7 @@ std::string blocks_of(const Model& model, uint16_t first, uint16_t last) {
                        : fmt::format("{}: {}…{}", last - first + 1, from, name(model.blocks[last]));
 }
 
-// Of these blocks together; a group that two of them use counts once.
-uint64_t elements_of(const Model& model, uint16_t first, uint16_t last) {
-  std::set<uint16_t> groups;
-  for (uint16_t b = first; b <= last; ++b) groups.insert(model.blocks[b].groups.begin(), model.blocks[b].groups.end());
+uint64_t elements_of(const Model& model, const std::set<uint16_t>& groups) {
   return std::accumulate(groups.begin(), groups.end(), uint64_t{0},
                          [&](uint64_t sum, uint16_t group) { return sum + model.groups[group].elements; });
 }
@@ -99,15 +96,24 @@ void dry_run(const RunConfig& config) {
     const RankMemory bytes = memory(program);
     const RankPadding pad = padding(program, model, dp, dp - 1);
     const Traffic wire = traffic(step.training, r, dp);
-    const uint16_t first = step.shape.first_block[r], last = static_cast<uint16_t>(step.shape.first_block[r + 1] - 1);
+    std::vector<std::string> chunks, blocks;
+    std::set<uint16_t> groups;  // one that two blocks use counts once
+    for (uint16_t chunk = 0; chunk < step.shape.schedule.chunks; ++chunk) {
+      if (step.shape.schedule.rank_of_chunk[chunk] != r) continue;
+      const uint16_t first = step.shape.first_block[chunk];
+      const auto last = static_cast<uint16_t>(step.shape.first_block[chunk + 1] - 1);
+      chunks.push_back(fmt::format("{}", chunk));
+      blocks.push_back(blocks_of(model, first, last));
+      for (uint16_t b = first; b <= last; ++b)
+        groups.insert(model.blocks[b].groups.begin(), model.blocks[b].groups.end());
+    }
     const uint64_t arena = std::max(bytes.arena, step.evaluation.by_pipeline_rank[r].arena_bytes);
-    stages.push_back(last - first + 1);
     of_all += arena * dp;
     const std::string ranks = replicas_of(r, layout.dp);
-    kept.rows.push_back({ranks, fmt::format("{}", r), blocks_of(model, first, last),
-                         human_count(static_cast<double>(elements_of(model, first, last))),
-                         human_bytes(bytes.parameters), human_bytes(bytes.gradients), human_bytes(bytes.optimizer),
-                         human_bytes(bytes.activations), human_bytes(arena)});
+    kept.rows.push_back({ranks, fmt::format("{}", fmt::join(chunks, ", ")), fmt::format("{}", fmt::join(blocks, "; ")),
+                         human_count(static_cast<double>(elements_of(model, groups))), human_bytes(bytes.parameters),
+                         human_bytes(bytes.gradients), human_bytes(bytes.optimizer), human_bytes(bytes.activations),
+                         human_bytes(arena)});
     passing.rows.push_back({ranks, human_bytes(bytes.gathered), human_bytes(bytes.micro_batch_gradients),
                             human_bytes(bytes.workspace + bytes.inputs + bytes.scalars),
                             human_bytes(pad.parameters + pad.gradients + pad.optimizer)});
@@ -115,6 +121,8 @@ void dry_run(const RunConfig& config) {
                          human_bytes(wire.all_reduce + wire.tied), human_bytes(wire.scalars)});
   }
 
+  for (uint16_t chunk = 0; chunk < step.shape.schedule.chunks; ++chunk)
+    stages.push_back(step.shape.first_block[chunk + 1] - step.shape.first_block[chunk]);
   fmt::print("{}: {} parameters in {} blocks; --stages {}{}\n", config.model.name,
              human_count(static_cast<double>(model.parameters())), model.blocks.size(), fmt::join(stages, ","),
              layout.stages.empty() ? " (balanced)" : "");

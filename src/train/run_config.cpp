@@ -93,6 +93,29 @@ void check_data(Problems& problems, const RunConfig& config) {
                     config.eval_every));
 }
 
+// Milliseconds; a minute is long enough to look at.
+void check_block_cost(Problems& problems, const RunConfig& config) {
+  constexpr double most = 60'000;
+  const std::vector<double>& cost = config.block_cost;
+  if (cost.empty()) return;
+  const std::string found = fmt::format("--block-cost {}", fmt::join(cost, ","));
+  if (!is_synthetic(config.model))
+    problems.push_back(
+        fmt::format("{}: found with --model {}, whose blocks take what they take; allowed: with --model "
+                    "synthetic",
+                    found, config.model.name));
+  if (cost.size() != 3)
+    problems.push_back(
+        fmt::format("{}: found {} numbers, allowed: 3, milliseconds of a layer's forward, input and weight "
+                    "gradients",
+                    found, cost.size()));
+  for (const double milliseconds : cost)
+    if (!(milliseconds > 0 && milliseconds <= most)) {
+      problems.push_back(fmt::format("{}: found {}, allowed: above 0, to {} milliseconds", found, milliseconds, most));
+      return;
+    }
+}
+
 }  // namespace
 
 double learning_rate(const OptimizerConfig& config, int64_t step, int64_t steps) {
@@ -134,6 +157,7 @@ std::vector<std::string> problems_of(const RunConfig& config) {
                     config.steps, config.layout.global_batch_size));
   check_optimizer(problems, config.optimizer, config.steps);
   check_data(problems, config);
+  check_block_cost(problems, config);
   if (!is_utf8_without_nul(config.out))
     problems.emplace_back("--out: found a name that is not UTF-8 text, allowed: UTF-8 without NUL");
   if (config.trace && config.out.empty())

@@ -151,10 +151,12 @@ RunConfig random_config(std::mt19937_64& random) {
   layout.global_batch_size = layout.micro_batch_size * layout.dp * from(1, 100);
   layout.reduce_every = from(0, 1) == 1 ? ReduceEvery::Micro : ReduceEvery::Step;
   layout.reshard_after_forward = from(0, 1) == 1;
+  layout.chunks_per_rank = find_generator(layout.schedule)->usual_chunks;
+  config.model.layers = std::max(config.model.layers, layout.chunks());
   if (from(0, 1) == 1) {
-    layout.stages.assign(layout.pp, 1);
-    for (int64_t left = config.model.layers + 2 - layout.pp; left > 0; --left)
-      layout.stages[from(0, layout.pp - 1)] += 1;
+    layout.stages.assign(layout.chunks(), 1);
+    for (int64_t left = config.model.layers + 2 - layout.chunks(); left > 0; --left)
+      layout.stages[from(0, layout.chunks() - 1)] += 1;
   }
   OptimizerConfig& optimizer = config.optimizer;
   optimizer.optimizer = static_cast<OptimizerKind>(from(0, 1));

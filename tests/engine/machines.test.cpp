@@ -17,18 +17,6 @@ namespace {
 
 Step tiny_step(const Model& model, const Layout& layout) { return make_step(model, layout, 2); }
 
-std::vector<std::unique_ptr<Communicator>> join_groups(const Step& step, const Program& program, LocalWorld& world,
-                                                       const RankPlace& place) {
-  std::vector<std::unique_ptr<Communicator>> communicators;
-  for (const Group& group : program.groups) {
-    const bool member = std::ranges::find(group.pipeline_ranks, place.pipeline_rank) != group.pipeline_ranks.end();
-    communicators.push_back(member ? world.join(group.name, members_of(step.shape, group, place.replica),
-                                                world_rank(step.shape, place.pipeline_rank, place.replica))
-                                   : nullptr);
-  }
-  return communicators;
-}
-
 TEST(LogMachine, EachLaneRunsItsActionsInIssueOrder) {
   const Model model = make_model(tiny_gpt2());
   const Step step = tiny_step(model, tiny_layout(2, 2, 3, 3, ReduceEvery::Micro));
@@ -57,7 +45,7 @@ TEST(SleepMachine, ForwardsOfLaterStagesBeginAfterThoseOfEarlierOnes) {
   std::vector<Timeline> timelines(3);
   run_ranks(world, [&](int r) {
     RankPlace place{.pipeline_rank = static_cast<uint16_t>(r)};
-    auto communicators = join_groups(step, step.training, world, place);
+    const auto communicators = join_groups(step.training, step.shape, place, world, "sleep");
     place.communicators = &communicators;
     const RankProgram& rank = step.training.by_pipeline_rank[place.pipeline_rank];
     Arena arena(rank.arena_bytes);

@@ -212,6 +212,7 @@ TEST(FewerMicroBatchesThanStages, RunToTheEndWithThePlainBits) {
     for (const std::string& schedule : schedule_names())
       for (const int zero : {0, 3}) {
         const RunConfig config = tiny_run(model, tiny_layout(pp, 1, zero, m, ReduceEvery::Step, schedule));
+        if (config.layout.chunks() > model.layers + 2) continue;
         const HangLimit limit(120);
         EXPECT_THAT(problems_of(config), IsEmpty());
         EXPECT_TRUE(same_bits(train(config), plain)) << describe(config);
@@ -427,7 +428,10 @@ TEST(LossOfRankZero, IsThatOfOneStage) {
     }
   }
   for (const int64_t pp : {1, 2, 4})
-    for (const std::string& schedule : schedule_names()) EXPECT_EQ(run(pp, schedule), expected) << pp << schedule;
+    for (const std::string& schedule : schedule_names())
+      if (tiny_layout(pp, 1, 0, 2, ReduceEvery::Step, schedule).chunks() <= tiny_gpt2().layers + 2) {
+        EXPECT_EQ(run(pp, schedule), expected) << pp << schedule;
+      }
 }
 
 // Three held-out windows in batches of two: the last batch is half empty, and counts half.

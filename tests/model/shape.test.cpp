@@ -72,7 +72,7 @@ TEST(Presets, TheSmallOnesAreWhatTheirNamesSay) {
 }
 
 TEST(Presets, AllAreValidAndFoundByTheirNames) {
-  EXPECT_EQ(model_presets().size(), 10);
+  EXPECT_EQ(model_presets().size(), 11);
   for (const std::string& name : model_presets()) {
     EXPECT_EQ(model_preset(name).name, name);
     EXPECT_THAT(problems_of(model_preset(name)), ElementsAre());

@@ -45,6 +45,14 @@ inline std::string to_string(const Layout& layout) {
                      layout.zero == 3 && !layout.reshard_after_forward ? " held" : "");
 }
 
+inline std::vector<uint16_t> blocks_of_rank(const StepShape& shape, int64_t rank) {
+  std::vector<uint16_t> blocks;
+  for (uint16_t chunk = 0; chunk < shape.schedule.chunks; ++chunk)
+    for (uint16_t b = shape.first_block[chunk]; b < shape.first_block[chunk + 1]; ++b)
+      if (shape.schedule.rank_of_chunk[chunk] == rank) blocks.push_back(b);
+  return blocks;
+}
+
 struct Case {
   const Model& model;
   const Layout& layout;

@@ -16,7 +16,7 @@ struct Elements {
 Elements elements_of(const StepShape& shape, int64_t rank) {
   Elements sum;
   std::vector<bool> seen(shape.model->groups.size(), false);
-  for (size_t b = shape.first_block[rank]; b < shape.first_block[rank + 1]; ++b)
+  for (const uint16_t b : blocks_of_rank(shape, rank))
     for (const uint16_t group : shape.model->blocks[b].groups) {
       sum.by_use += shape.model->groups[group].elements;
       if (!seen[group]) sum.once += shape.model->groups[group].elements;

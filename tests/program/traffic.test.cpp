@@ -16,7 +16,7 @@ struct Held {
 Held held(const StepShape& shape, int64_t rank) {
   Held sum;
   std::vector<bool> seen(shape.model->groups.size(), false);
-  for (size_t b = shape.first_block[rank]; b < shape.first_block[rank + 1]; ++b)
+  for (const uint16_t b : blocks_of_rank(shape, rank))
     for (const uint16_t group : shape.model->blocks[b].groups) {
       const uint64_t bytes = 4 * shape.shards_of(group).padded_elements();
       sum.bytes_by_use += bytes;
@@ -24,6 +24,15 @@ Held held(const StepShape& shape, int64_t rank) {
       seen[group] = true;
     }
   return sum;
+}
+
+// Of block b's parameter groups, where it lives on this rank.
+uint64_t bytes_of_block(const StepShape& shape, int64_t rank, uint16_t b) {
+  uint64_t bytes = 0;
+  for (const uint16_t mine : blocks_of_rank(shape, rank))
+    if (mine == b)
+      for (const uint16_t group : shape.model->blocks[b].groups) bytes += 4 * shape.shards_of(group).padded_elements();
+  return bytes;
 }
 
 TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
@@ -44,11 +53,19 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
           else
             expected.reduce_scatter = reductions * share(psi.bytes_by_use);
           if (l.zero == 1 || l.zero == 2) expected.all_gather = share(psi.bytes_by_group);
+          // For each forward and each input gradient; a weight gradient needs no parameters, and the embedding has
+          // nothing else where backwards are split.
+          const bool split = l.schedule.starts_with("zb-");
+          const uint64_t embedding = split ? m * share(bytes_of_block(shape, r, 0)) : 0;
           if (l.zero == 3)
-            expected.all_gather = l.reshard_after_forward ? 2 * m * share(psi.bytes_by_use) : share(psi.bytes_by_group);
-          const uint64_t boundaries = (r > 0 ? 1u : 0u) + (r + 1 < l.pp ? 1u : 0u);
+            expected.all_gather =
+                l.reshard_after_forward ? 2 * m * share(psi.bytes_by_use) - embedding : share(psi.bytes_by_group);
+          uint64_t boundaries = 0;  // a forward to each next chunk elsewhere, a gradient to each one before
+          const std::vector<uint16_t>& rank_of = shape.schedule.rank_of_chunk;
+          for (size_t chunk = 0; chunk + 1 < rank_of.size(); ++chunk)
+            if (rank_of[chunk] != rank_of[chunk + 1]) boundaries += (rank_of[chunk] == r) + (rank_of[chunk + 1] == r);
           expected.send = boundaries * m * activation_bytes(c.model, shape.micro_batch);
-          if (c.model.config.tied_embeddings && l.pp > 1 && boundaries == 1) {
+          if (c.model.config.tied_embeddings && l.pp > 1 && (rank_of.front() == r || rank_of.back() == r)) {
             const uint64_t tied = 4 * shape.shards_of(c.model.blocks[0].groups.back()).padded_elements();
             const uint64_t elements = (l.zero == 0 ? tied : tied / n) / 4;
             expected.tied = 2 * 4 * ((elements + 1) / 2);  // 2Ψ(2-1)/2: an all-reduce of two

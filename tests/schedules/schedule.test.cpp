@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -12,63 +13,59 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "schedules/timing.h"
 #include "test_paths.h"
 
 namespace shardpipe {
 namespace {
 
+// Every generator at every number of ranks, micro-batches and chunks that a page could show.
 void for_each_schedule(const std::function<void(const Schedule&, int ranks, int micro_batches)>& visit) {
-  for (const std::string& name : schedule_names())
-    for (const uint16_t ranks : std::initializer_list<uint16_t>{1, 2, 3, 4, 6, 8})
-      for (const uint16_t micro_batches : std::initializer_list<uint16_t>{1, 2, 3, 4, 5, 8, 16, 64}) {
-        SCOPED_TRACE(fmt::format("{}, {} ranks, {} micro-batches", name, ranks, micro_batches));
-        visit(make_schedule(name, {.ranks = ranks, .micro_batches = micro_batches, .chunks_per_rank = 0}), ranks,
-              micro_batches);
-      }
-}
-
-// Ends of all cells when a forward takes 1, a backward 2 and a message nothing; every rank does its cells in order.
-struct Timing {
-  std::vector<std::vector<int>> ends;
-  int total = 0;
-};
-Timing run(const Schedule& schedule) {
-  constexpr int forward_cost = 1, backward_cost = 2;
-  std::map<std::tuple<Pass, int, int>, int> ended;
-  Timing result;
-  result.ends.resize(schedule.by_rank.size());
-  for (bool progress = true; progress;) {
-    progress = false;
-    for (size_t r = 0; r < schedule.by_rank.size(); ++r) {
-      while (result.ends[r].size() < schedule.by_rank[r].size()) {
-        const Cell& cell = schedule.by_rank[r][result.ends[r].size()];
-        const int chunk = cell.chunk, m = cell.micro_batch;
-        int begin = result.ends[r].empty() ? 0 : result.ends[r].back();
-        bool ready = true;
-        const auto after = [&](Pass pass, int of) {
-          const auto found = ended.find({pass, of, m});
-          ready = ready && found != ended.end();
-          if (found != ended.end()) begin = std::max(begin, found->second);
-        };
-        if (cell.pass == Pass::Forward) {
-          if (chunk > 0) after(Pass::Forward, chunk - 1);
-        } else {
-          after(Pass::Forward, chunk);
-          if (chunk + 1 < schedule.chunks) after(Pass::Backward, chunk + 1);
+  for (const Generator& generator : generators())
+    for (uint16_t chunks = generator.fewest_chunks; chunks <= std::min<int>(generator.most_chunks, 4); ++chunks)
+      for (uint16_t ranks = 1; ranks <= 8; ++ranks)
+        for (uint16_t micro_batches = 1; micro_batches <= 32; ++micro_batches) {
+          SCOPED_TRACE(
+              fmt::format("{}, {} ranks, {} micro-batches, {} chunks", generator.name, ranks, micro_batches, chunks));
+          visit(make_schedule(generator.name,
+                              {.ranks = ranks, .micro_batches = micro_batches, .chunks_per_rank = chunks}),
+                ranks, micro_batches);
         }
-        if (!ready) break;
-        const int end = begin + (cell.pass == Pass::Forward ? forward_cost : backward_cost);
-        ended[{cell.pass, chunk, m}] = end;
-        result.ends[r].push_back(end);
-        result.total = std::max(result.total, end);
-        progress = true;
-      }
-    }
-  }
-  return result;
 }
 
-TEST(Schedules, EveryCellIsThereOnceOnTheRankOfItsChunk) {
+constexpr PassCosts unit_costs{.forward = 1, .backward_input = 1, .backward_weight = 1, .transfer = 0};
+
+CellTimes unit_times(const Schedule& schedule) { return time_cells(schedule, std::span(&unit_costs, 1)); }
+
+double makespan(const CellTimes& times) {
+  double end = 0;
+  for (const auto& rank : times) end = std::max(end, rank.back().end);
+  return end;
+}
+
+// The optimizer is no barrier: the longest that a rank needs from its first forward to its last cell.
+double longest_rank(const CellTimes& times) {
+  double longest = 0;
+  for (const auto& rank : times) longest = std::max(longest, rank.back().end - rank.front().begin);
+  return longest;
+}
+
+// Chunk-passes whose last backward part has not run; the most of one rank.
+int most_in_flight(const std::vector<Cell>& cells) {
+  int now = 0, most = 0;
+  for (const Cell& cell : cells) {
+    if (cell.pass == Pass::Forward) most = std::max(most, ++now);
+    if (cell.pass == Pass::Backward || cell.pass == Pass::BackwardWeight) --now;
+  }
+  return most;
+}
+int most_in_flight(const Schedule& schedule) {
+  int most = 0;
+  for (const auto& cells : schedule.by_rank) most = std::max(most, most_in_flight(cells));
+  return most;
+}
+
+TEST(Schedules, EveryPassOfEveryChunkAndMicroBatchIsThereOnceOnTheRankOfItsChunk) {
   for_each_schedule([](const Schedule& schedule, int ranks, int micro_batches) {
     ASSERT_EQ(schedule.by_rank.size(), static_cast<size_t>(ranks));
     ASSERT_EQ(schedule.rank_of_chunk.size(), schedule.chunks);
@@ -80,40 +77,109 @@ TEST(Schedules, EveryCellIsThereOnceOnTheRankOfItsChunk) {
         EXPECT_LT(cell.micro_batch, micro_batches) << to_string(cell);
         EXPECT_TRUE(seen.insert({cell.pass, cell.chunk, cell.micro_batch}).second) << to_string(cell) << " twice";
       }
-    EXPECT_EQ(seen.size(), 2u * schedule.chunks * static_cast<size_t>(micro_batches));
-  });
-}
-
-TEST(Schedules, BothPassesRunMicroBatchesInAscendingOrder) {
-  for_each_schedule([](const Schedule& schedule, int, int) {
-    for (const std::vector<Cell>& cells : schedule.by_rank)
-      for (const Pass pass : {Pass::Forward, Pass::Backward}) {
-        int last = -1;
-        for (const Cell& cell : cells) {
-          if (cell.pass != pass) continue;
-          EXPECT_GT(cell.micro_batch, last) << to_string(cell);
-          last = cell.micro_batch;
-        }
+    for (int chunk = 0; chunk < schedule.chunks; ++chunk)
+      for (int m = 0; m < micro_batches; ++m) {
+        const bool whole = seen.contains({Pass::Backward, chunk, m});
+        EXPECT_TRUE(seen.contains({Pass::Forward, chunk, m}));
+        EXPECT_NE(whole, seen.contains({Pass::BackwardInput, chunk, m}));
+        EXPECT_NE(whole, seen.contains({Pass::BackwardWeight, chunk, m}));
       }
   });
 }
 
-// (p-1)(F+B) idle on every rank; as a share of the step (p-1)/(m+p-1). Fewer micro-batches than ranks included.
-TEST(Schedules, TheBubbleIsOneForwardAndBackwardForEachOtherRank) {
-  for_each_schedule([](const Schedule& schedule, int ranks, int micro_batches) {
-    const Timing ran = run(schedule);
-    for (size_t r = 0; r < schedule.by_rank.size(); ++r) ASSERT_EQ(ran.ends[r].size(), schedule.by_rank[r].size());
-    const int busy = micro_batches * (1 + 2);
-    EXPECT_EQ(ran.total - busy, (ranks - 1) * (1 + 2));
-    EXPECT_DOUBLE_EQ(static_cast<double>(ran.total - busy) / ran.total,
-                     static_cast<double>(ranks - 1) / (micro_batches + ranks - 1));
+// Gradients accumulate in this order, whatever the schedule.
+TEST(Schedules, EachChunkRunsItsMicroBatchesInAscendingOrder) {
+  for_each_schedule([](const Schedule& schedule, int, int) {
+    std::map<std::pair<Pass, int>, int> last;
+    for (const std::vector<Cell>& cells : schedule.by_rank)
+      for (const Cell& cell : cells) {
+        const auto [before, first] = last.try_emplace({cell.pass, cell.chunk}, -1);
+        EXPECT_GT(cell.micro_batch, before->second) << to_string(cell);
+        before->second = cell.micro_batch;
+      }
   });
 }
 
-int most_in_flight(const std::vector<Cell>& cells) {
-  int now = 0, most = 0;
-  for (const Cell& cell : cells) most = std::max(most, now += cell.pass == Pass::Forward ? 1 : -1);
-  return most;
+TEST(Schedules, NoRankWaitsForEverAndNoneBeginsBeforeWhatItNeeds) {
+  for_each_schedule([](const Schedule& schedule, int, int) {
+    const CellTimes times = unit_times(schedule);
+    std::map<std::tuple<Pass, int, int>, double> ended;
+    for (size_t r = 0; r < times.size(); ++r)
+      for (size_t k = 0; k < times[r].size(); ++k) {
+        const Cell& cell = schedule.by_rank[r][k];
+        ended[{cell.pass, cell.chunk, cell.micro_batch}] = times[r][k].end;
+        if (cell.pass == Pass::Backward || cell.pass == Pass::BackwardInput)
+          ended[{Pass::BackwardInput, cell.chunk, cell.micro_batch}] = times[r][k].end;
+      }
+    for (size_t r = 0; r < times.size(); ++r)
+      for (size_t k = 0; k < times[r].size(); ++k) {
+        const Cell& cell = schedule.by_rank[r][k];
+        if (k > 0) {
+          EXPECT_GE(times[r][k].begin, times[r][k - 1].end);
+        }
+        const auto after = [&](Pass pass, int chunk) {
+          EXPECT_GE(times[r][k].begin, (ended.at({pass, chunk, cell.micro_batch}))) << to_string(cell);
+        };
+        if (cell.pass == Pass::Forward && cell.chunk > 0) after(Pass::Forward, cell.chunk - 1);
+        if (cell.pass == Pass::BackwardWeight) after(Pass::BackwardInput, cell.chunk);
+        if (cell.pass != Pass::Backward && cell.pass != Pass::BackwardInput) continue;
+        after(Pass::Forward, cell.chunk);
+        if (cell.chunk + 1 < schedule.chunks) after(Pass::BackwardInput, cell.chunk + 1);
+      }
+  });
+}
+
+// Closed forms at unit costs (F = I = W = 1, transfers for nothing), exact. Idle time of the rank that waits longest;
+// "step" counts from the first forward of all, "rank" from each rank's own.
+struct ClosedForm {
+  const char* name;
+  const char* source;
+  bool from_own_begin;
+  double (*idle)(int p, int m, int v);
+  int (*in_flight)(int p, int m, int v);  // of the rank that holds most, in chunks
+  bool (*holds)(int p, int m, int v);
+};
+const ClosedForm closed_forms[] = {
+    {"gpipe", "arXiv:1811.06965; (p-1)(F+B)", false, [](int p, int, int) { return 3.0 * (p - 1); },
+     [](int, int m, int) { return m; }, [](int, int, int) { return true; }},
+    {"1f1b", "arXiv:2104.04473; (p-1)(F+B)", false, [](int p, int, int) { return 3.0 * (p - 1); },
+     [](int p, int m, int) { return std::min(m, p); }, [](int, int, int) { return true; }},
+    {"interleaved", "arXiv:2104.04473; (p-1)(F+B) of one chunk", false, [](int p, int, int) { return 3.0 * (p - 1); },
+     [](int p, int, int v) { return v == 1 ? p : (v - 1) * p + 2 * (p - 1) + 1; },
+     [](int p, int m, int v) { return m % p == 0 && (v == 1 || m > p); }},
+    {"looped-bfs", "arXiv:2211.05953; (p-1)(F+B) of one chunk", false, [](int p, int, int) { return 3.0 * (p - 1); },
+     [](int, int m, int v) { return m * v; }, [](int p, int m, int) { return m >= p; }},
+    {"zb-h1", "arXiv:2401.10241; (p-1)(F+I-W)", false, [](int p, int, int) { return 1.0 * (p - 1); },
+     [](int p, int, int) { return p; }, [](int p, int m, int) { return m >= p; }},
+    {"zb-h2", "arXiv:2401.10241; (p-1)(F+I-2W)", true, [](int, int, int) { return 0.0; },
+     [](int p, int, int) { return 2 * p - 1; }, [](int p, int m, int) { return m >= 2 * p - 1; }},
+};
+
+TEST(Schedules, BubbleAndActivationsInFlightAreThoseOfThePapers) {
+  for (const ClosedForm& form : closed_forms) {
+    const Generator& generator = *find_generator(form.name);
+    int compared = 0;
+    for (uint16_t v = generator.fewest_chunks; v <= std::min<int>(generator.most_chunks, 4); ++v)
+      for (uint16_t p = 1; p <= 8; ++p)
+        for (uint16_t m = 1; m <= 64; ++m) {
+          if (!form.holds(p, m, v)) continue;
+          const Schedule schedule = make_schedule(form.name, {.ranks = p, .micro_batches = m, .chunks_per_rank = v});
+          const CellTimes times = unit_times(schedule);
+          const double took = form.from_own_begin ? longest_rank(times) : makespan(times);
+          EXPECT_EQ(took - 3.0 * m * v, form.idle(p, m, v)) << form.name << " p " << p << " m " << m << " v " << v;
+          EXPECT_EQ(most_in_flight(schedule), form.in_flight(p, m, v))
+              << form.name << " p " << p << " m " << m << " v " << v;
+          ++compared;
+        }
+    EXPECT_GT(compared, 50) << form.name;
+  }
+}
+
+TEST(Schedules, InterleavedOfOneChunkIs1f1b) {
+  for (uint16_t p = 1; p <= 8; ++p)
+    for (uint16_t m = 1; m <= 32; ++m)
+      EXPECT_EQ(make_schedule("interleaved", {.ranks = p, .micro_batches = m, .chunks_per_rank = 1}).by_rank,
+                make_schedule("1f1b", {.ranks = p, .micro_batches = m}).by_rank);
 }
 
 TEST(OneForwardOneBackward, WarmsUpWithAForwardForEachLaterRank) {
@@ -144,7 +210,8 @@ TEST(Gpipe, HoldsAllMicroBatches) {
 }
 
 TEST(Schedules, AreFoundByName) {
-  EXPECT_EQ(schedule_names(), (std::vector<std::string>{"gpipe", "1f1b"}));
+  EXPECT_EQ(schedule_names(),
+            (std::vector<std::string>{"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2"}));
   for (const std::string& name : schedule_names()) {
     EXPECT_NE(find_generator(name), nullptr);
     EXPECT_EQ(make_schedule(name, {.ranks = 2, .micro_batches = 2, .chunks_per_rank = 0}).name, name);
@@ -155,18 +222,21 @@ TEST(Schedules, AreFoundByName) {
   EXPECT_THROW(make_schedule("1f1b", {.ranks = 2, .micro_batches = 0, .chunks_per_rank = 0}), InvariantError);
 }
 
-// A column is the time of one forward; a backward takes two; `..` is idle.
+// A column is the time of one forward, input part or weight part; a whole backward takes two; `..` is idle. Later
+// chunks of a rank are written in small letters.
 std::string picture(const Schedule& schedule) {
-  const Timing ran = run(schedule);
+  const CellTimes times = unit_times(schedule);
   std::string text;
   for (size_t r = 0; r < schedule.by_rank.size(); ++r) {
-    std::vector<std::string> columns(static_cast<size_t>(ran.total), "..");
+    std::vector<std::string> columns(static_cast<size_t>(makespan(times)), "..");
     for (size_t k = 0; k < schedule.by_rank[r].size(); ++k) {
       const Cell& cell = schedule.by_rank[r][k];
-      const bool forward = cell.pass == Pass::Forward;
-      const auto end = static_cast<size_t>(ran.ends[r][k]);
-      columns[end - (forward ? 1 : 2)] = fmt::format("{}{}", forward ? 'F' : 'B', cell.micro_batch);
-      if (!forward) columns[end - 1] = "--";
+      const auto begin = static_cast<size_t>(times[r][k].begin);
+      const bool first_chunk = cell.chunk < schedule.by_rank.size();
+      columns[begin] =
+          fmt::format("{}{}", first_chunk ? letter(cell.pass) : static_cast<char>(std::tolower(letter(cell.pass))),
+                      cell.micro_batch);
+      if (cell.pass == Pass::Backward) columns[begin + 1] = "--";
     }
     text += fmt::format("rank {}  {}\n", r, fmt::join(columns, " "));
   }

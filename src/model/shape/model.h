@@ -22,9 +22,14 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-// gpt2-tiny, llama-tiny, gpt2-10m, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1.5b, llama-1b, llama-8b, llama-70b.
+// gpt2-tiny, llama-tiny, synthetic (gpt2-tiny's sizes, 8 layers: see is_synthetic), gpt2-10m, gpt2-124m, gpt2-350m,
+// gpt2-774m, gpt2-1.5b, llama-1b, llama-8b, llama-70b.
 std::vector<std::string> model_presets();
 ModelConfig model_preset(std::string_view name);  // InputError that lists the presets and the nearest name
+
+// A model whose blocks only take time (--block-cost): for measuring schedules with the real executor. It computes and
+// learns nothing.
+bool is_synthetic(const ModelConfig&);
 
 // Every rule of ModelConfig that does not hold, a line each (heads divide hidden, kv_heads divide heads, even head_dim
 // for rotary, …): names the flag, the number found and the nearest right ones.

@@ -50,6 +50,7 @@ std::vector<ModelConfig> all_presets() {
   return {
       gpt2("gpt2-tiny", 4, 64, 4, byte_vocabulary, 64),
       llama("llama-tiny", {4, 64, 4, 2, 192, byte_vocabulary, 64, false, 10000.0}),
+      gpt2("synthetic", 8, 64, 4, byte_vocabulary, 64),
       gpt2("gpt2-10m", 8, 320, 5, byte_vocabulary, 256),
       gpt2("gpt2-124m", 12, 768, 12, gpt2_vocabulary, 1024),
       gpt2("gpt2-350m", 24, 1024, 16, gpt2_vocabulary, 1024),
@@ -83,6 +84,8 @@ ModelConfig model_preset(std::string_view name) {
   throw InputError(
       fmt::format("--model: found '{}', allowed: {}{}", name, fmt::join(names, ", "), did_you_mean(name, names)));
 }
+
+bool is_synthetic(const ModelConfig& config) { return config.name == "synthetic"; }
 
 std::vector<std::string> problems_of(const ModelConfig& config) {
   std::vector<std::string> problems;
