@@ -302,6 +302,7 @@ const std::vector<Option>& options() {
 }
 
 std::string allowed(const Option& option) {
+  if (!option.allowed_text.empty()) return option.allowed_text;
   switch (option.kind) {
     case Kind::Switch:
       return fmt::format("--{} or --{}, without a value", option.name, option.opposite);
@@ -324,6 +325,7 @@ std::string allowed(const Option& option) {
 }
 
 std::string placeholder(const Option& option) {
+  if (!option.placeholder_text.empty()) return option.placeholder_text;
   switch (option.kind) {
     case Kind::Switch:
       return "";
