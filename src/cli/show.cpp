@@ -23,7 +23,7 @@
 namespace shardpipe::cli {
 namespace {
 
-constexpr int64_t most_ranks = 1024, most_micro_batches = 4096, most_chunks = 64, most_passes = 200'000;
+constexpr int64_t most_ranks = 1024, most_micro_batches = 4096, most_chunks = 26, most_passes = 200'000;
 constexpr int64_t narrowest = 40, widest = 100'000;  // columns
 constexpr size_t most_compared = 16;
 
@@ -104,6 +104,17 @@ const Generator* generator_of(const std::string& name, std::string_view flag, Pr
   return generator;
 }
 
+bool has_the_choice(const Generator& generator) { return generator.fewest_chunks != generator.most_chunks; }
+
+// asked_for: 0 where nothing was; a schedule without the choice has what it always has.
+uint16_t chunks_of(const Generator& generator, uint16_t asked_for) {
+  return has_the_choice(generator) && asked_for > 0 ? asked_for : generator.usual_chunks;
+}
+
+PassCosts costs_of_a_chunk(const PassCosts& whole, double chunks) {
+  return {whole.forward / chunks, whole.backward_input / chunks, whole.backward_weight / chunks, whole.transfer};
+}
+
 struct Request {
   std::vector<std::string> names;  // one, or those to compare
   bool compares = false;
@@ -124,14 +135,13 @@ void read_chunks(const Flags& flags, const std::vector<const Generator*>& genera
   bool somebody_has_the_choice = false;
   for (const Generator* generator : generators) {
     if (!generator) return;
-    const bool has_the_choice = generator->fewest_chunks != generator->most_chunks;
-    somebody_has_the_choice = somebody_has_the_choice || has_the_choice;
+    const bool choice = has_the_choice(*generator);
+    somebody_has_the_choice = somebody_has_the_choice || choice;
     if (generator->fewest_chunks <= chunks && chunks <= generator->most_chunks) continue;
-    if (request.compares && !has_the_choice) continue;
+    if (request.compares && !choice) continue;
     problems.push_back(fmt::format("--chunks: found {}, but {} has {} a rank; allowed: {}", chunks, generator->name,
-                                   has_the_choice
-                                       ? fmt::format("{} to {}", generator->fewest_chunks, generator->most_chunks)
-                                       : fmt::format("always {}", generator->fewest_chunks),
+                                   choice ? fmt::format("{} to {}", generator->fewest_chunks, generator->most_chunks)
+                                          : fmt::format("always {}", generator->fewest_chunks),
                                    std::clamp<int64_t>(chunks, generator->fewest_chunks, generator->most_chunks)));
   }
   if (request.compares && !somebody_has_the_choice)
@@ -160,10 +170,7 @@ void read_schedules(const Flags& flags, Request& request, Problems& problems) {
 
   int64_t chunks = 1;
   for (const Generator* generator : generators)
-    if (generator)
-      chunks = std::max<int64_t>(chunks, generator->fewest_chunks != generator->most_chunks && shape.chunks_per_rank > 0
-                                             ? shape.chunks_per_rank
-                                             : generator->usual_chunks);
+    if (generator) chunks = std::max<int64_t>(chunks, chunks_of(*generator, shape.chunks_per_rank));
   const int64_t passes = int64_t{shape.ranks} * shape.micro_batches * chunks;
   if (passes > most_passes)
     problems.push_back(fmt::format(
@@ -210,34 +217,27 @@ Request read_request(const Settings& settings) {
   return request;
 }
 
-// Where a name becomes a schedule.
+// Where a name becomes a schedule. Costs are of a rank's whole share of the model, so that schedules with more chunks
+// do the same work.
 Schedule schedule_of(const std::string& name, ScheduleRequest request) {
-  const Generator* generator = find_generator(name);
-  const bool has_the_choice = generator->fewest_chunks != generator->most_chunks;
-  if (!has_the_choice || request.chunks_per_rank == 0) request.chunks_per_rank = generator->usual_chunks;
+  request.chunks_per_rank = chunks_of(*find_generator(name), request.chunks_per_rank);
+  request.costs = costs_of_a_chunk(request.costs, request.chunks_per_rank);
   return make_schedule(name, request);
 }
 
-// Costs are of a rank's whole share of the model, so that schedules with more chunks do the same work.
-PassCosts costs_of_a_chunk(const PassCosts& whole, double chunks) {
-  return {whole.forward / chunks, whole.backward_input / chunks, whole.backward_weight / chunks, whole.transfer};
+std::string in_words(const PassCosts& costs, std::string_view of_chunks) {
+  return fmt::format(
+      "A rank's forward of a micro-batch takes {}, its backward {} for the input part and {} for the weight part{}{}.",
+      short_number(costs.forward), short_number(costs.backward_input), short_number(costs.backward_weight),
+      costs.transfer > 0 ? fmt::format(", a message {}", short_number(costs.transfer)) : "", of_chunks);
 }
 
 Picture draw(const std::string& name, const ScheduleRequest& request) {
-  ScheduleRequest of_chunks = request;
-  const Generator* generator = find_generator(name);
-  const bool has_the_choice = generator->fewest_chunks != generator->most_chunks;
-  const int chunks = has_the_choice && request.chunks_per_rank > 0 ? request.chunks_per_rank : generator->usual_chunks;
-  of_chunks.costs = costs_of_a_chunk(request.costs, chunks);
-  const Schedule schedule = schedule_of(name, of_chunks);
-  Picture picture = picture_of(schedule, time_cells(schedule, {&of_chunks.costs, 1}));
-  const PassCosts& costs = request.costs;
-  picture.costs = fmt::format(
-      "A rank's forward of a micro-batch takes {}, its backward {} for the input part and {} for "
-      "the weight part{}{}.",
-      short_number(costs.forward), short_number(costs.backward_input), short_number(costs.backward_weight),
-      costs.transfer > 0 ? fmt::format(", a message {}", short_number(costs.transfer)) : "",
-      chunks > 1 ? fmt::format("; each chunk 1/{} of that", chunks) : "");
+  const Schedule schedule = schedule_of(name, request);
+  const size_t chunks = schedule.chunks / schedule.by_rank.size();
+  const PassCosts costs = costs_of_a_chunk(request.costs, static_cast<double>(chunks));
+  Picture picture = picture_of(schedule, time_cells(schedule, {&costs, 1}));
+  picture.costs = in_words(request.costs, chunks > 1 ? fmt::format("; each chunk 1/{} of that", chunks) : "");
   return picture;
 }
 
@@ -282,6 +282,9 @@ int show_command(std::span<const std::string> arguments) {
   const Request request = read_request(read.settings);
   std::vector<Picture> pictures;
   for (const std::string& name : request.names) pictures.push_back(draw(name, request.shape));
+  if (std::ranges::any_of(pictures, [](const Picture& picture) { return picture.chunks_of_rank > 1; }) &&
+      request.compares)
+    pictures.front().costs = in_words(request.shape.costs, "; one of v chunks a v-th of that");
   const std::string text = render(pictures, request);
   if (request.out.empty()) {
     fmt::print("{}{}", text, arguments.empty() ? hint : "");

@@ -1,5 +1,6 @@
 // What the text and the SVG of a picture have in common: letters, names and colours.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string_view>
@@ -66,6 +67,15 @@ inline double shortest_pass(std::span<const Picture> pictures) {
       if (!picture.rows[box.row].thin && box.part == BoxPart::Whole && box.end - box.begin >= longest / 4 * (1 - 1e-9))
         shortest = std::min(shortest, box.end - box.begin);
   return shortest;
+}
+
+// Takes the next word off the front of a sentence; a number and its percent sign are one word.
+inline std::string_view take_word(std::string_view& text) {
+  size_t end = std::min(text.find(' '), text.size());
+  while (end + 1 < text.size() && text[end + 1] == '%') end = std::min(text.find(' ', end + 1), text.size());
+  const std::string_view word = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return word;
 }
 
 inline double first_begin(const Picture& picture) {

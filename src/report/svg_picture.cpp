@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <set>
+#include <map>
 
 #include "report/picture.h"
 #include "report/picture_style.h"
@@ -15,15 +15,37 @@ namespace {
 
 constexpr double row_height = 22, row_gap = 4, thin_height = 8;
 constexpr double margin = 16, line_height = 17;
-constexpr double character = 7;      // width of a letter of the 12 px text, on the safe side
-constexpr double box_character = 6;  // of the 10 px numbers in boxes
-constexpr double widest_plot = 1600, narrowest_plot = 560;
+constexpr double character = 7;        // width of a letter of the 12 px text, on the safe side
+constexpr double box_character = 5.4;  // of the numbers in boxes
+// The shortest pass gets 20 px, in long steps 14, which still hold a number of two digits.
+constexpr double narrowest_plot = 560, roomy_plot = 1000, widest_plot = 2400;
 constexpr size_t most_tooltips = 4000;  // beyond, they would be most of the file
+
+// How many bytes from the front are one UTF-8 character; 0: none is there.
+size_t utf8_length(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  const size_t length = first < 0x80   ? 1
+                        : first < 0xC2 ? 0
+                        : first < 0xE0 ? 2
+                        : first < 0xF0 ? 3
+                        : first < 0xF5 ? 4
+                                       : 0;
+  if (length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i)
+    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) return 0;
+  return length;
+}
 
 // Any bytes become text that XML allows.
 std::string escaped(std::string_view text) {
   std::string result;
-  for (const char c : text) {
+  for (size_t length = 0; !text.empty(); text.remove_prefix(std::max<size_t>(length, 1))) {
+    const char c = text[0];
+    length = utf8_length(text);
+    if (length != 1) {
+      result += length == 0 ? std::string_view("\uFFFD") : text.substr(0, length);
+      continue;
+    }
     if (c == '&')
       result += "&amp;";
     else if (c == '<')
@@ -89,7 +111,11 @@ Chart chart_for(std::span<const Picture> pictures) {
   chart.left = margin + static_cast<double>(label) * character + 8;
   const double shortest = shortest_pass(pictures);
   chart.plot_width = narrowest_plot;
-  if (shortest > 0) chart.plot_width = std::clamp(longest / shortest * 20, narrowest_plot, widest_plot);
+  if (shortest > 0) {
+    const double passes = longest / shortest;
+    const double most = std::clamp(passes * 14, roomy_plot, widest_plot);
+    chart.plot_width = std::clamp(passes * 20, narrowest_plot, most);
+  }
   if (longest > 0) chart.px_per_unit = chart.plot_width / longest;
   chart.width = chart.left + chart.plot_width + 130;  // two columns of figures at the right
   return chart;
@@ -126,7 +152,18 @@ void add_box(Writer& svg, const Picture& picture, const PictureBox& box, const C
             px(full));
 }
 
-// The rows of one picture from `top` on; returns where they end.
+double add_axis(Writer& svg, const Picture& picture, double step, const Chart& chart, double top, double bottom) {
+  const double tick = round_step(56 / chart.px_per_unit);
+  for (int i = 0; i * tick <= step * (1 + 1e-9); ++i) {
+    const double x = chart.left + i * tick * chart.px_per_unit;
+    svg.add("<line x1=\"{0}\" y1=\"{1}\" x2=\"{0}\" y2=\"{2}\" class=\"tick\"/>\n", px(x), px(top), px(bottom + 3));
+    svg.text(x, bottom + 15, "t m s", short_number(i * tick));
+  }
+  svg.text(chart.left - 8, bottom + 15, "t e s", picture.unit == "units" ? "time" : "time, " + picture.unit);
+  return bottom + 22;
+}
+
+// The rows of one picture from `top` on, and their axis; returns where they end.
 double add_rows(Writer& svg, const Picture& picture, const PictureFigures& figures, const Chart& chart, double top,
                 bool tooltips) {
   const double step_px = figures.step * chart.px_per_unit;
@@ -146,29 +183,20 @@ double add_rows(Writer& svg, const Picture& picture, const PictureFigures& figur
     }
     y += height_of(picture.rows[row]);
   }
+  const double axis = add_axis(svg, picture, figures.step, chart, top, y - row_gap);  // its lines behind the boxes
   for (const PictureBox& box : picture.boxes) add_box(svg, picture, box, chart, tops[box.row], tooltips);
-  return y;
-}
-
-double add_axis(Writer& svg, const Picture& picture, double step, const Chart& chart, double top, double bottom) {
-  const double tick = round_step(56 / chart.px_per_unit);
-  for (int i = 0; i * tick <= step * (1 + 1e-9); ++i) {
-    const double x = chart.left + i * tick * chart.px_per_unit;
-    svg.add("<line x1=\"{0}\" y1=\"{1}\" x2=\"{0}\" y2=\"{2}\" class=\"tick\"/>\n", px(x), px(top), px(bottom + 3));
-    svg.text(x, bottom + 15, "t m s", short_number(i * tick));
-  }
-  svg.text(chart.left - 8, bottom + 15, "t e s", picture.unit == "units" ? "time" : "time, " + picture.unit);
-  return bottom + 22;
+  return axis;
 }
 
 double add_legend(Writer& svg, std::span<const Picture> pictures, const Chart& chart, double y) {
-  std::set<BoxKind> kinds;
+  std::map<BoxKind, int> kinds;  // and the most chunks of a rank that it is drawn for
   int chunks = 1;
   bool together = false;
   for (const Picture& picture : pictures) {
     chunks = std::max<int>(chunks, picture.chunks_of_rank);
     for (const PictureBox& box : picture.boxes) {
-      kinds.insert(box.kind);
+      int& most = kinds[box.kind];
+      most = std::max(most, box.chunk_of_rank + 1);
       together = together || box.part != BoxPart::Whole;
     }
   }
@@ -193,8 +221,8 @@ double add_legend(Writer& svg, std::span<const Picture> pictures, const Chart& c
     svg.text(x + swatches + 6, y, "t", words);
     x += width;
   };
-  const int shown = std::min(chunks, 4);
-  for (const BoxKind kind : kinds) {
+  for (const auto& [kind, of_kind] : kinds) {
+    const int shown = std::min(of_kind, 4);
     std::vector<Rgb> colors;
     for (int i = 0; i < shown; ++i) colors.push_back(color_of(kind, i, shown));
     entry(std::string(style_of(kind).name), colors, false);
@@ -209,7 +237,7 @@ double add_legend(Writer& svg, std::span<const Picture> pictures, const Chart& c
 }
 
 double add_words(Writer& svg, std::string_view words, const Chart& chart, double y) {
-  const auto columns = static_cast<size_t>((chart.width - 2 * margin) / (character - 0.6));
+  const auto columns = static_cast<size_t>((chart.width - 2 * margin) / (character - 1));
   std::string line;
   const auto flush = [&] {
     svg.text(margin, y, "t", line);
@@ -217,11 +245,10 @@ double add_words(Writer& svg, std::string_view words, const Chart& chart, double
     line.clear();
   };
   while (!words.empty()) {
-    const size_t space = std::min(words.find(' '), words.size());
-    if (!line.empty() && text_columns(line) + 1 + space > columns) flush();
+    const std::string_view word = take_word(words);
+    if (!line.empty() && text_columns(line) + 1 + text_columns(word) > columns) flush();
     line += line.empty() ? "" : " ";
-    line += words.substr(0, space);
-    words.remove_prefix(std::min(space + 1, words.size()));
+    line += word;
   }
   if (!line.empty()) flush();
   return y;
@@ -232,7 +259,7 @@ constexpr std::string_view style_sheet =
     ".title{font-size:15px;font-weight:600;fill:#111}"
     ".t{font-size:12px;fill:#222}.s{font-size:11px;fill:#555}"
     ".e{text-anchor:end}.m{text-anchor:middle}"
-    ".n{font-size:10px;text-anchor:middle;fill:#111}.w{fill:#fff}.h{font-size:9px}"
+    ".n{font-size:9.5px;text-anchor:middle;fill:#111}.w{fill:#fff}.h{font-size:9px}"
     ".box{stroke:#333;stroke-width:.5}.pair{fill:none;stroke:#111;stroke-width:1.4}"
     ".idle{fill:#ececec;stroke:none}.tick{stroke:#999;stroke-width:.6;stroke-dasharray:1 3}";
 
@@ -258,12 +285,12 @@ std::string to_svg(std::span<const Picture> pictures) {
       svg.text(margin, y, "t", line);
       y += line_height;
     }
+    if (pictures.size() > 1) y -= line_height;  // in the line of the figures
     const double figures_at = chart.left + chart.plot_width + 56;
     svg.text(figures_at, y, "t e s", "idle");
     svg.text(figures_at + 56, y, "t e s", "held");
     y += 6;
-    const double bottom = add_rows(svg, picture, figures, chart, y, boxes <= most_tooltips);
-    y = add_axis(svg, picture, figures.step, chart, y, bottom - row_gap) + 18;
+    y = add_rows(svg, picture, figures, chart, y, boxes <= most_tooltips) + 18;
   }
   if (!pictures.empty()) {
     y = add_legend(svg, pictures, chart, y) + 4;

@@ -22,16 +22,17 @@ struct Glyph {
   int color = idle;  // kind * chunks + chunk of the rank
 };
 
-// Chunks are told apart by case while there are two, by a digit in front where there are more.
+// Chunks are told apart by case while there are two, by a letter at the end where there are more.
 std::string full_label(const PictureBox& box, int chunks) {
   const char letter = style_of(box.kind).letter;
-  if (chunks > 2) return fmt::format("{}{}{}", box.chunk_of_rank, letter, box.micro_batch);
+  if (chunks > 2)
+    return fmt::format("{}{}{}", letter, box.micro_batch, static_cast<char>('a' + box.chunk_of_rank % 26));
   return fmt::format("{}{}", box.chunk_of_rank == 1 ? static_cast<char>(letter - 'A' + 'a') : letter, box.micro_batch);
 }
 
 std::string short_label(const PictureBox& box, int chunks) {
-  const char letter = full_label(box, std::min(chunks, 2))[0];
-  return fmt::format("{}{}", letter, box.micro_batch % 10);
+  const char first = full_label(box, chunks)[0];
+  return fmt::format("{}{}", first, box.micro_batch % 10);
 }
 
 std::string label_for(const PictureBox& box, int chunks, size_t room) {
@@ -53,7 +54,7 @@ double step_of(const Picture& picture) {
 }
 
 Scale scale_for(std::span<const Picture> pictures, size_t room) {
-  constexpr size_t most_bands = 8;
+  constexpr size_t most_bands = 8, hopeless_bands = 100;
   double longest = 0;
   size_t label = 1;
   for (const Picture& picture : pictures) {
@@ -64,7 +65,7 @@ Scale scale_for(std::span<const Picture> pictures, size_t room) {
   const double shortest = shortest_pass(pictures);
   if (shortest <= 0) return {1, room, 1};
   const auto columns = [&](size_t a_pass) {
-    return static_cast<size_t>(std::ceil(longest / shortest * static_cast<double>(a_pass) - 1e-6));
+    return static_cast<size_t>(std::ceil(std::min(longest / shortest, 1e9) * static_cast<double>(a_pass) - 1e-6));
   };
   size_t a_pass = label + 2;  // wider boxes say no more
   while (a_pass > label && columns(a_pass) > room) --a_pass;
@@ -72,6 +73,11 @@ Scale scale_for(std::span<const Picture> pictures, size_t room) {
   if (columns(a_pass) > room * most_bands && label > 2) a_pass = 2;
   if (columns(a_pass) > room * most_bands) a_pass = 1;
   Scale scale{static_cast<double>(a_pass) / shortest, room, columns(a_pass)};
+  if (longest / shortest > static_cast<double>(room * hopeless_bands)) {  // one long wait: passes become specks
+    scale.total = room * hopeless_bands;
+    scale.columns_per_unit = static_cast<double>(scale.total) / longest;
+    return scale;
+  }
   if (scale.total <= room) {
     scale.area = std::max<size_t>(scale.total, 1);
   } else {  // bands of equal length that end between two of the shortest passes
@@ -196,16 +202,13 @@ std::string bands_of(const Picture& picture, const Scale& scale, size_t labels, 
 }
 
 // Words over as many lines as they need.
-std::string wrapped(std::string_view text, size_t columns, std::string_view indent = "") {
+std::string wrapped(std::string_view text, size_t columns) {
   std::string result, line;
   while (!text.empty()) {
-    const size_t space = std::min(text.find(' '), text.size());
-    const std::string_view word = text.substr(0, space);
-    text.remove_prefix(std::min(space + 1, text.size()));
+    const std::string_view word = take_word(text);
     if (!line.empty() && text_columns(line) + 1 + text_columns(word) > columns) {
       result += line + "\n";
-      line = indent;
-      line += word;
+      line = word;
     } else {
       line += line.empty() ? "" : " ";
       line += word;
@@ -258,7 +261,7 @@ std::string legend(std::span<const Picture> pictures, const Scale& scale, const 
   std::string notes = "The number is the micro-batch";
   notes += numbers_are_cut ? ", its last digit where a box has no room." : ".";
   if (chunks == 2) notes += " Capitals are the first chunk of a rank, small letters its second.";
-  if (chunks > 2) notes += " A digit in front is the chunk of its rank (0 is the first).";
+  if (chunks > 2) notes += " The small letter is the chunk of its rank: a is the first.";
   if (together) notes += " Passes joined by + run at the same time.";
   return text + wrapped(notes, columns);
 }
