@@ -39,6 +39,10 @@ class CpuBinder {
           block_backward_input(*shape_.model, *block, v);
           block_backward_weight(*shape_.model, *block, v);
         };
+      case Kind::BackwardInput:
+        return [this, block = &block(action), v = views(action)] { block_backward_input(*shape_.model, *block, v); };
+      case Kind::BackwardWeight:
+        return [this, block = &block(action), v = views(action)] { block_backward_weight(*shape_.model, *block, v); };
       case Kind::SumTied:
         return sum_tied(action);
       case Kind::GradientNorm:
@@ -94,8 +98,14 @@ class CpuBinder {
           v.accumulate[slot_of(buffer.index)] = use.access == Access::Add;
           break;
         case Role::Workspace:
+          v.workspace = arena_.get<std::byte>(buffer);
+          if (action.kind == Kind::Backward) {
+            v.between = v.workspace;
+            v.workspace += block_bytes(*shape_.model, b, shape_.micro_batch).between;
+          }
+          break;
+        case Role::Between:
           v.between = arena_.get<std::byte>(buffer);
-          v.workspace = v.between + block_bytes(*shape_.model, b, shape_.micro_batch).between;
           break;
         case Role::Loss:
           v.loss = arena_.get<LossSlot>(buffer);

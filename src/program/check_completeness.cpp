@@ -22,10 +22,10 @@ struct GradientState {
 
 struct Counts {
   int micro_batches = 0;
-  std::map<std::pair<uint16_t, uint16_t>, int> forwards, backwards;  // of (block, micro-batch)
-  std::map<uint16_t, int> norms;                                     // of a parameter group
-  std::map<uint16_t, int> losses;                                    // of a micro-batch
-  std::set<uint16_t> tied;                                           // parameter groups with two uses
+  std::map<std::pair<uint16_t, uint16_t>, int> forwards, inputs, weights;  // of (block, micro-batch)
+  std::map<uint16_t, int> norms;                                           // of a parameter group
+  std::map<uint16_t, int> losses;                                          // of a micro-batch
+  std::set<uint16_t> tied;                                                 // parameter groups with two uses
 };
 
 class RankRules {
@@ -42,7 +42,14 @@ class RankRules {
           forward(action);
           break;
         case Kind::Backward:
-          backward(action);
+          backward_input(action);
+          backward_weight(action);
+          break;
+        case Kind::BackwardInput:
+          backward_input(action);
+          break;
+        case Kind::BackwardWeight:
+          backward_weight(action);
           break;
         case Kind::Reduce:
           reduce(action);
@@ -85,9 +92,17 @@ class RankRules {
       finding("each block runs forward once a micro-batch");
   }
 
-  void backward(const Action& action) {
+  void backward_input(const Action& action) {
     if (!counts_.forwards.contains({action.index, action.micro_batch})) finding("a backward comes after its forward");
-    if (++counts_.backwards[{action.index, action.micro_batch}] > 1)
+    if (++counts_.inputs[{action.index, action.micro_batch}] > 1)
+      finding("each block runs backward once a micro-batch");
+  }
+
+  void backward_weight(const Action& action) {
+    if (!counts_.forwards.contains({action.index, action.micro_batch})) finding("a backward comes after its forward");
+    if (action.index > 0 && !counts_.inputs.contains({action.index, action.micro_batch}))
+      finding("weight gradients come after the input gradient");
+    if (++counts_.weights[{action.index, action.micro_batch}] > 1)
       finding("each block runs backward once a micro-batch");
     for (const Use& use : uses_of(rank_, action)) {
       const Buffer& buffer = rank_.buffers[use.buffer];
@@ -223,7 +238,7 @@ void check_completeness(const Program& program, std::vector<Finding>& findings) 
   }
   // A block or micro-batch that some rank runs must be run through and through; numbers that nobody runs are gaps.
   std::set<uint16_t> blocks, micro_batches;
-  for (const auto* runs : {&counts.forwards, &counts.backwards})
+  for (const auto* runs : {&counts.forwards, &counts.inputs, &counts.weights})
     for (const auto& [run, times] : *runs) {
       blocks.insert(run.first);
       micro_batches.insert(run.second);
@@ -236,9 +251,13 @@ void check_completeness(const Program& program, std::vector<Finding>& findings) 
     for (const uint16_t m : micro_batches) {
       if (!counts.forwards.contains({b, m}))
         findings.push_back({"each block runs forward once a micro-batch", fmt::format("no rank does F b{} m{}", b, m)});
-      if (!counts.backwards.empty() && !counts.backwards.contains({b, m}))
+      if (counts.inputs.empty() && counts.weights.empty()) continue;  // an evaluation
+      if (b > 0 && !counts.inputs.contains({b, m}))
         findings.push_back(
-            {"each block runs backward once a micro-batch", fmt::format("no rank does B b{} m{}", b, m)});
+            {"each block runs backward once a micro-batch", fmt::format("no rank does B or I of b{} m{}", b, m)});
+      if (!counts.weights.contains({b, m}))
+        findings.push_back(
+            {"each block runs backward once a micro-batch", fmt::format("no rank does B or W of b{} m{}", b, m)});
     }
   for (const uint16_t group : groups)
     if (counts.norms[group] != 1)

@@ -55,6 +55,40 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
           {.role = Role::Loss, .accesses = write, .micro_batch = m, .least = 1 - has_output, .most = 1 - has_output},
           {.role = Role::Saved, .accesses = write, .index = i, .micro_batch = m, .least = 0},
           {.role = Role::Workspace, .accesses = write, .least = 0}};
+    case Kind::BackwardInput:
+      return {
+          {.role = Role::Targets, .accesses = read, .micro_batch = m, .least = 1 - has_output, .most = 1 - has_output},
+          {.role = Role::Parameters, .accesses = read, .most = any_number, .any_index = true},
+          {.role = Role::Activation, .accesses = read, .index = i, .micro_batch = m},
+          {.role = Role::ActivationGradient,
+           .accesses = read,
+           .index = next,
+           .micro_batch = m,
+           .least = has_output,
+           .most = has_output},
+          {.role = Role::Saved, .accesses = add, .index = i, .micro_batch = m, .least = 0},
+          {.role = Role::ActivationGradient, .accesses = write, .index = i, .micro_batch = m},
+          {.role = Role::Between, .accesses = write, .index = i, .micro_batch = m, .least = 0},
+          {.role = Role::Workspace, .accesses = write, .least = 0}};
+    case Kind::BackwardWeight:
+      return {{.role = Role::Tokens, .accesses = read, .micro_batch = m, .least = 1 - has_input, .most = 1 - has_input},
+              {.role = Role::Activation, .accesses = read, .index = i, .micro_batch = m, .least = has_input},
+              {.role = Role::ActivationGradient,
+               .accesses = read,
+               .index = next,
+               .micro_batch = m,
+               .least = has_output,
+               .most = has_output},
+              {.role = Role::Saved, .accesses = read, .index = i, .micro_batch = m, .least = 0},
+              {.role = Role::Between, .accesses = read, .index = i, .micro_batch = m, .least = 0},
+              {.role = Role::Gradient, .accesses = write_or_add, .least = 0, .most = any_number, .any_index = true},
+              {.role = Role::Gradient,
+               .accesses = write,
+               .micro_batch = m,
+               .least = 0,
+               .most = any_number,
+               .any_index = true},
+              {.role = Role::Workspace, .accesses = write, .least = 0}};
     case Kind::Backward:
       return {
           {.role = Role::Tokens, .accesses = read, .micro_batch = m, .least = 1 - has_input, .most = 1 - has_input},
@@ -150,8 +184,7 @@ void check_meaning(const Program& program, std::vector<Finding>& findings) {
   uint16_t last_block = 0;
   for (const RankProgram& rank : program.by_pipeline_rank)
     for (const Action& action : rank.actions)
-      if (action.kind == Kind::Forward || action.kind == Kind::Backward)
-        last_block = std::max(last_block, action.index);
+      if (is_compute(action.kind)) last_block = std::max(last_block, action.index);
 
   std::map<uint16_t, std::set<uint16_t>> groups_of_block;
   for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
@@ -174,17 +207,17 @@ void check_meaning(const Program& program, std::vector<Finding>& findings) {
                             fmt::format("{}: not {}", place(program, r, a), name_of(buffer))});
         told = true;
       }
-      const bool runs = action.kind == Kind::Forward || action.kind == Kind::Backward;
-      if (runs && groups_of_block.try_emplace(action.index, parameters).first->second != parameters)
+      const bool reads = is_compute(action.kind) && action.kind != Kind::BackwardWeight;
+      if (reads && groups_of_block.try_emplace(action.index, parameters).first->second != parameters)
         findings.push_back({"a block reads the same parameter groups whenever it runs", place(program, r, a)});
       if (told) continue;
       for (size_t k = 0; k < allowed.size(); ++k)
         if (counts[k] < allowed[k].least)
           findings.push_back({"an action uses the buffers that its name says",
                               fmt::format("{}: no {}", place(program, r, a), to_string(allowed[k].role))});
-      if (action.kind == Kind::Backward && parameters != gradients)
+      if (gives_gradients(action.kind) && groups_of_block[action.index] != gradients)
         findings.push_back(
-            {"a backward writes a gradient of each parameter group that it reads", place(program, r, a)});
+            {"a backward writes a gradient of each parameter group that its block reads", place(program, r, a)});
     }
   }
 }

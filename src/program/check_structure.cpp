@@ -44,8 +44,7 @@ void check_structure(const Program& program, std::vector<Finding>& findings) {
           findings.push_back(
               {"a wait is for an earlier action on another lane", fmt::format("{}, wait for {}", here(), wait)});
       }
-      const bool of_block = action.kind == Kind::Forward || action.kind == Kind::Backward ||
-                            action.kind == Kind::Send || action.kind == Kind::Receive;
+      const bool of_block = is_compute(action.kind) || action.kind == Kind::Send || action.kind == Kind::Receive;
       const bool of_group =
           action.kind == Kind::Unshard || action.kind == Kind::SumTied || action.kind == Kind::OptimizerStep;
       if ((of_block && (action.index == none || action.micro_batch == none)) || (of_group && action.index == none))

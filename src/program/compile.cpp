@@ -1,7 +1,7 @@
 #include "program/compile.h"
 
+#include <algorithm>
 #include <array>
-#include <numeric>
 
 #include "base/error.h"
 #include "program/check.h"
@@ -39,6 +39,14 @@ StepShape evaluation_shape(const StepShape& training_shape, const Program& train
   shape.optimizer_states_per_element = 0;
   shape.resident = &training;
   return shape;
+}
+
+std::vector<uint16_t> blocks_of_pass(const StepShape& shape, const Cell& cell) {
+  std::vector<uint16_t> blocks;
+  for (uint16_t b = shape.first_block[cell.chunk]; b < shape.first_block[cell.chunk + 1]; ++b)
+    if (cell.pass != Pass::BackwardInput || b > 0) blocks.push_back(b);
+  if (cell.pass != Pass::Forward) std::ranges::reverse(blocks);
+  return blocks;
 }
 
 std::span<const CompilerPass> passes() {

@@ -33,6 +33,10 @@ StepShape step_shape(const Model&, const Layout&, uint64_t optimizer_states_per_
 // The same layout without backwards: losses of held-out text, from the parameters that `training` holds, in its arena.
 StepShape evaluation_shape(const StepShape& training_shape, const Program& training);
 
+// The blocks that a cell runs, in their order: forwards ascending, backwards descending. The embedding has no input
+// gradient, so the input part of a split backward leaves it out.
+std::vector<uint16_t> blocks_of_pass(const StepShape&, const Cell&);
+
 struct CompilerPass {
   std::string_view name;
   Program (*run)(Program, const StepShape&);

@@ -9,17 +9,26 @@
 namespace shardpipe {
 
 enum class Kind : uint8_t {
-  Forward,       // of one block
-  Backward,      // of one block: input gradient, then weight gradients
-  Send,          // an activation or its gradient, to the other member of the group
-  Receive,       //
-  Unshard,       // all-gather a parameter group
-  Reduce,        // all-reduce (extent Whole) or reduce-scatter (extent Owned) a gradient; all-reduce the slots
+  Forward,         // of one block
+  Backward,        // of one block: input gradient, then weight gradients
+  BackwardInput,   // the input gradient alone; not of the embedding, which has none
+  BackwardWeight,  // the weight gradients, later
+  Send,            // an activation or its gradient, to the other member of the group
+  Receive,         //
+  Unshard,         // all-gather a parameter group
+  Reduce,          // all-reduce (extent Whole) or reduce-scatter (extent Owned) a gradient; all-reduce the slots
   SumTied,       // add the gradients of a tied parameter's two uses: over the group, or here when both are on this rank
   GradientNorm,  // squares of the gradients, and the losses -> this rank's slots
   Clip,          // all slots -> loss, norm, clip factor
   OptimizerStep,  // of one parameter group
 };
+
+// The arithmetic of a block for a micro-batch.
+constexpr bool is_compute(Kind kind) {
+  return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::BackwardInput || kind == Kind::BackwardWeight;
+}
+// What completes a micro-batch's gradients of a block's parameters.
+constexpr bool gives_gradients(Kind kind) { return kind == Kind::Backward || kind == Kind::BackwardWeight; }
 
 // A queue that runs in order. Lanes of a rank run side by side; only waits order them.
 enum class Lane : uint8_t { Compute, SendForward, ReceiveForward, SendBackward, ReceiveBackward, Gather, Reduce };
@@ -31,6 +40,7 @@ enum class Role : uint8_t {
   Targets,             // the same, one token later
   Activation,          // [tokens, hidden]: the input of block `index`
   Saved,               // what block `index` keeps for its backward
+  Between,             // what BackwardInput keeps for BackwardWeight
   ActivationGradient,  // gradient of Activation
   Workspace,           // scratch of the compute lane
   Parameters,          // a whole parameter group; a `copy` is one gather of it
@@ -81,7 +91,7 @@ struct Action {
 // Who speaks together, on one communicator of their own, made before the first step.
 struct Group {
   std::string name;                      // "forward 0>1", "gather 0", "tied", "world"
-  std::vector<uint16_t> pipeline_ranks;  // ascending, but for a pair: sender, receiver
+  std::vector<uint16_t> pipeline_ranks;  // in the order of sums; of a message: sender, receiver
   bool replicas = false;  // all data-parallel replicas of these together; else those with the same replica number
   bool operator==(const Group&) const = default;
 };

@@ -11,19 +11,17 @@ namespace {
 
 constexpr std::array<std::string_view, lane_count> lane_names{"compute",  "send-fwd", "recv-fwd", "send-bwd",
                                                               "recv-bwd", "gather",   "reduce"};
-constexpr std::array<std::string_view, 13> role_names{
-    "tokens",    "targets",    "activation", "saved",    "activation-gradient",
-    "workspace", "parameters", "shard",      "gradient", "optimizer-state",
-    "loss",      "slots",      "scalars"};
-constexpr std::array<std::string_view, 10> kind_names{
-    "F", "B", "send", "receive", "unshard", "reduce", "sum-tied", "gradient-norm", "clip", "optimizer-step"};
+constexpr std::array<std::string_view, 14> role_names{
+    "tokens",    "targets",    "activation", "saved",    "between",         "activation-gradient",
+    "workspace", "parameters", "shard",      "gradient", "optimizer-state", "loss",
+    "slots",     "scalars"};
+constexpr std::array<std::string_view, 12> kind_names{
+    "F", "B", "I", "W", "send", "receive", "unshard", "reduce", "sum-tied", "gradient-norm", "clip", "optimizer-step"};
 
 bool of_a_block(Role role) {
-  return role == Role::Activation || role == Role::Saved || role == Role::ActivationGradient;
+  return role == Role::Activation || role == Role::Saved || role == Role::Between || role == Role::ActivationGradient;
 }
-bool of_a_block(Kind kind) {
-  return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::Send || kind == Kind::Receive;
-}
+bool of_a_block(Kind kind) { return is_compute(kind) || kind == Kind::Send || kind == Kind::Receive; }
 
 }  // namespace
 

@@ -88,9 +88,8 @@ class Values {
       };
       if (action.kind == Kind::Forward && written && buffer.role == Role::Activation)
         emit(PlainKind::Activation, values, replica_);
-      if (action.kind != Kind::Backward && action.kind != Kind::GradientNorm && action.kind != Kind::OptimizerStep)
-        continue;
-      if (action.kind == Kind::Backward) {
+      if (is_compute(action.kind)) {
+        if (action.kind == Kind::Forward) continue;
         if (written && buffer.role == Role::ActivationGradient) emit(PlainKind::ActivationGradient, values, replica_);
         if (buffer.role == Role::Gradient && buffer.micro_batch != none)
           emit(PlainKind::OwnGradient, values.first(step_.shape.model->groups[buffer.index].elements), replica_);

@@ -214,7 +214,7 @@ TEST(Sizes, SavedBytesOfAGpt2LayerAreNineActivationsAndTheStatistics) {
   const uint64_t activation = activation_bytes(model, shape);
   EXPECT_EQ(activation, 2 * 1024 * 768 * 4);
   EXPECT_EQ(block_bytes(model, model.blocks[1], shape).saved, 9 * activation + (4 + 12) * 2048 * 4);
-  EXPECT_EQ(block_bytes(model, model.blocks[1], shape).between, 8 * activation + 4 * 768 * 4);
+  EXPECT_EQ(block_bytes(model, model.blocks[1], shape).between, 8 * activation + 8 * 768 * 4);
   EXPECT_EQ(block_bytes(model, model.blocks[0], shape).saved, 0);
   EXPECT_EQ(block_bytes(model, model.blocks.back(), shape).saved, uint64_t{2048} * (50257 + 3) * 4);
 }

@@ -31,6 +31,7 @@ inline Layout tiny_layout(std::string schedule, int64_t pp, int64_t micro_batche
           .dp = dp,
           .zero = zero,
           .schedule = std::move(schedule),
+          .chunks_per_rank = 0,
           .micro_batch_size = 2,
           .global_batch_size = 2 * dp * micro_batches,
           .reduce_every = reduce_every,
@@ -51,14 +52,15 @@ struct Case {
   StepShape shape() const { return step_shape(model, layout, 2); }
 };
 
-// Both schedules × pp × micro-batches (fewer than stages, not divisible by them) × ZeRO × cadence × reshard × tied ×
+// Every schedule × pp × micro-batches (fewer than stages, not divisible by them) × ZeRO × cadence × reshard × tied ×
 // dp. `every` takes each n-th alone, for tests that cost more; a prime, so that it meets all values of all axes.
 inline void for_each_case(const std::function<void(const Case&)>& visit, int every = 1) {
   int number = 0;
   for (const bool tied : {true, false}) {
     const Model model = tiny_model(6, tied);
-    for (const char* schedule : {"gpipe", "1f1b"})
-      for (const int64_t pp : {1, 2, 3, 4, 6})
+    for (const std::string& schedule : schedule_names())
+      for (const int64_t pp : {1, 2, 3, 4, 6}) {
+        if (tiny_layout(schedule, pp, 1, 0, ReduceEvery::Step).chunks() > std::ssize(model.blocks)) continue;
         for (const int64_t micro_batches : {1, 2, 3, 5, 8})
           for (const int64_t dp : {1, 2, 3})
             for (const int zero : {0, 1, 2, 3})
@@ -69,6 +71,7 @@ inline void for_each_case(const std::function<void(const Case&)>& visit, int eve
                   const Layout layout = tiny_layout(schedule, pp, micro_batches, zero, reduce_every, dp, reshard);
                   visit({model, layout, to_string(layout) + (tied ? " tied" : " untied")});
                 }
+      }
   }
 }
 

@@ -124,8 +124,8 @@ TEST(Check, ExchangedActionsOfOneKindAreFoundOrHarmless) {
   for (const auto& [layout, tied] : specimens()) {
     Specimen s(layout, tied);
     for (size_t r = 0; r < s.program.by_pipeline_rank.size(); ++r)
-      for (const Kind kind : {Kind::Forward, Kind::Backward, Kind::Send, Kind::Receive, Kind::Unshard, Kind::Reduce,
-                              Kind::OptimizerStep}) {
+      for (const Kind kind : {Kind::Forward, Kind::Backward, Kind::BackwardInput, Kind::BackwardWeight, Kind::Send,
+                              Kind::Receive, Kind::Unshard, Kind::Reduce, Kind::OptimizerStep}) {
         const std::vector<uint32_t> same = actions_of(s.program.by_pipeline_rank[r], kind);
         for (size_t k = 1; k < same.size(); ++k) {
           Program changed = s.program;

@@ -36,6 +36,9 @@ class Symbols {
     const Key& key = *by_symbol_[array];
     return key.first == "array" && key.second.size() == count ? key.second : std::vector<Symbol>(count, garbage);
   }
+  std::vector<Symbol> operands(Symbol symbol) const {
+    return symbol < by_symbol_.size() ? by_symbol_[symbol]->second : std::vector<Symbol>();
+  }
   std::string text(Symbol symbol, int depth = 4) const {
     if (symbol >= by_symbol_.size()) return "nobody's";
     const auto& [operation, operands] = *by_symbol_[symbol];
@@ -255,6 +258,8 @@ class Interpreter {
     switch (action.kind) {
       case Kind::Forward:
       case Kind::Backward:
+      case Kind::BackwardInput:
+      case Kind::BackwardWeight:
         return compute(*meeting.front().first, action);
       case Kind::Send:
       case Kind::Receive:
@@ -276,19 +281,35 @@ class Interpreter {
     }
   }
 
+  // A whole backward and its two parts make the same symbols: of what the input part read. What it leaves in between
+  // remembers that, and the weight part is right only on what the same input part left.
   void compute(Worker& worker, const Action& action) {
     const RankProgram& rank = rank_of(worker);
     View v;
     std::vector<Use> outputs;
+    bool broken = false;
+    std::optional<Symbol> between, saved;
+    const bool backward = action.kind != Kind::Forward;
     for (const Use& use : uses_of(rank, action)) {
       const Role role = rank.buffers[use.buffer].role;
       if (role == Role::Workspace) continue;
-      if (use.access == Access::Read || role == Role::Saved) {
-        if (!(role == Role::Saved && use.access == Access::Write)) v.inputs.push_back(load(worker, use.buffer));
-      }
+      // The embedding's gradients do not depend on its parameters, and its weight part does not read them.
+      const bool counts = !(role == Role::Parameters && backward && action.index == 0);
+      const bool reads = use.access == Access::Read || (role == Role::Saved && use.access == Access::Add);
+      if (reads && counts) v.inputs.push_back(load(worker, use.buffer));
+      if (reads && role == Role::Between) between = v.inputs.back();
+      if (reads && role == Role::Saved) saved = v.inputs.back();
       if (use.access != Access::Read) outputs.push_back(use);
     }
-    const bool broken = std::ranges::find(v.inputs, Symbols::garbage) != v.inputs.end();
+    if (action.kind == Kind::BackwardWeight && between) {
+      const std::string b = fmt::format("B b{} ", action.index);
+      const std::vector<Symbol> read = symbols_.operands(*between);
+      broken = *between != symbols_.of(b + "between", read) || (saved && *saved != symbols_.of(b + "saved", read));
+      for (const Symbol input : v.inputs)  // activation and output gradient: what the input part had
+        if (input != *between && input != saved && std::ranges::find(read, input) == read.end()) broken = true;
+      v.inputs = read;
+    }
+    broken = broken || std::ranges::find(v.inputs, Symbols::garbage) != v.inputs.end();
     for (const Use& use : outputs) {
       const Buffer& buffer = rank.buffers[use.buffer];
       const std::string name =

@@ -39,8 +39,8 @@ struct BlockViews {
 // the loss SUM: dividing by the number of tokens is the optimizer's business, since only it knows the global batch.
 void block_forward(const Model&, const Block&, const BlockViews&);
 void block_backward_input(const Model&, const Block&, const BlockViews&);  // embedding: does nothing
-void block_backward_weight(const Model&, const Block&,
-                           const BlockViews&);  // may read saved, between, input, output_gradient
+// Reads tokens, input, output_gradient, saved and between, but no parameters.
+void block_backward_weight(const Model&, const Block&, const BlockViews&);
 
 // Fills a parameter group with its starting values: counter-based (Philox 4x32-10, Salmon et al. 2011), keyed by (seed,
 // tensor name, element), so a layout or a cut cannot change them. first/count: which elements of the group; padding

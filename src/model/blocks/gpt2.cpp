@@ -94,24 +94,27 @@ void gpt2_layer_backward_input(const Model& model, const Block& block, const Blo
   std::copy_n(between.d_residual, tokens * hidden, views.input_gradient);
   kernels::layernorm_backward_input(work.d_hidden, views.input, weight.ln_1_gain, saved.mean_1, saved.rstd_1,
                                     views.input_gradient, tokens, hidden, true);
+  std::copy_n(weight.ln_1_gain, hidden, between.gain_1);
+  std::copy_n(weight.ln_1_bias, hidden, between.bias_1);
+  std::copy_n(weight.ln_2_gain, hidden, between.gain_2);
+  std::copy_n(weight.ln_2_bias, hidden, between.bias_2);
 }
 
 void gpt2_layer_backward_weight(const Model& model, const Block& block, const BlockViews& views) {
   const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
   const bool accumulate = views.accumulate[0];
-  const auto weight = tensors_in(model, block, views.parameters[0]);
   const auto gradient = tensors_in(model, block, views.gradients[0]);
   const LayerSaved saved = carve(layer_saved, views.saved, model, views);
   const LayerBetween between = carve(layer_between, views.between, model, views);
   const LayerBackwardWeightWork work = carve(layer_backward_weight_work, views.workspace, model, views);
 
-  kernels::layernorm_forward(views.input, weight.ln_1_gain, weight.ln_1_bias, work.normalised, work.mean, work.rstd,
-                             tokens, hidden, epsilon);
+  kernels::layernorm_forward(views.input, between.gain_1, between.bias_1, work.normalised, work.mean, work.rstd, tokens,
+                             hidden, epsilon);
   kernels::linear_backward_weight(between.d_qkv, work.normalised, gradient.c_attn_weight, gradient.c_attn_bias, tokens,
                                   hidden, 3 * hidden, accumulate);
   kernels::linear_backward_weight(between.d_residual, saved.attention, gradient.c_proj_weight, gradient.c_proj_bias,
                                   tokens, hidden, hidden, accumulate);
-  kernels::layernorm_forward(saved.residual, weight.ln_2_gain, weight.ln_2_bias, work.normalised, work.mean, work.rstd,
+  kernels::layernorm_forward(saved.residual, between.gain_2, between.bias_2, work.normalised, work.mean, work.rstd,
                              tokens, hidden, epsilon);
   kernels::linear_backward_weight(between.d_gate, work.normalised, gradient.mlp_fc_weight, gradient.mlp_fc_bias, tokens,
                                   hidden, ffn, accumulate);

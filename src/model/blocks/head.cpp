@@ -24,14 +24,14 @@ HeadParameters<Float> parameters_in(const Model& model, const Block& block, std:
           .table = model.config.tied_embeddings ? groups[1] : groups[0] + tensors.back().offset};
 }
 
-void normalise(const Model& model, const BlockViews& views, const HeadParameters<const float>& weight,
-               float* normalised, float* mean, float* rstd) {
+void normalise(const Model& model, const BlockViews& views, const float* gain, const float* bias, float* normalised,
+               float* mean, float* rstd) {
   const int64_t tokens = views.shape.tokens(), hidden = model.config.hidden;
   const auto epsilon = static_cast<float>(model.config.norm_epsilon);
   if (model.config.family == Family::Gpt2) {
-    kernels::layernorm_forward(views.input, weight.gain, weight.bias, normalised, mean, rstd, tokens, hidden, epsilon);
+    kernels::layernorm_forward(views.input, gain, bias, normalised, mean, rstd, tokens, hidden, epsilon);
   } else {
-    kernels::rmsnorm_forward(views.input, weight.gain, normalised, rstd, tokens, hidden, epsilon);
+    kernels::rmsnorm_forward(views.input, gain, normalised, rstd, tokens, hidden, epsilon);
   }
 }
 
@@ -43,7 +43,7 @@ void head_forward(const Model& model, const Block& block, const BlockViews& view
   const HeadSaved saved = carve(head_saved, views.saved, model, views);
   const HeadWork work = carve(head_work, views.workspace, model, views);
 
-  normalise(model, views, weight, work.normalised, saved.mean, saved.rstd);
+  normalise(model, views, weight.gain, weight.bias, work.normalised, saved.mean, saved.rstd);
   kernels::linear_forward(work.normalised, weight.table, nullptr, saved.logits, tokens, hidden, vocabulary);
   const kernels::LossSum sum =
       kernels::cross_entropy_forward(saved.logits, views.targets, saved.log_sum_exp, tokens, vocabulary);
@@ -69,17 +69,18 @@ void head_backward_input(const Model& model, const Block& block, const BlockView
     kernels::rmsnorm_backward_input(d_normalised, views.input, weight.gain, saved.rstd, views.input_gradient, tokens,
                                     hidden, false);
   }
+  std::copy_n(weight.gain, hidden, between.gain);
+  if (weight.bias != nullptr) std::copy_n(weight.bias, hidden, between.bias);
 }
 
 void head_backward_weight(const Model& model, const Block& block, const BlockViews& views) {
   const int64_t tokens = views.shape.tokens(), hidden = model.config.hidden, vocabulary = model.config.vocab_size;
-  const auto weight = parameters_in(model, block, views.parameters);
   const auto gradient = parameters_in(model, block, views.gradients);
   const HeadSaved saved = carve(head_saved, views.saved, model, views);
   const HeadBetween between = carve(head_between, views.between, model, views);
   const HeadWork work = carve(head_work, views.workspace, model, views);
 
-  normalise(model, views, weight, work.normalised, work.mean, work.rstd);
+  normalise(model, views, between.gain, between.bias, work.normalised, work.mean, work.rstd);
   const float* const d_logits = saved.logits;
   kernels::linear_backward_weight(d_logits, work.normalised, gradient.table, nullptr, tokens, hidden, vocabulary,
                                   views.accumulate[model.config.tied_embeddings ? 1 : 0]);

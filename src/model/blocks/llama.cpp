@@ -132,24 +132,25 @@ void llama_layer_backward_input(const Model& model, const Block& block, const Bl
   std::copy_n(between.d_residual, size.tokens * size.hidden, views.input_gradient);
   kernels::rmsnorm_backward_input(work.d_hidden, views.input, weight.norm_1_gain, saved.rstd_1, views.input_gradient,
                                   size.tokens, size.hidden, true);
+  std::copy_n(weight.norm_1_gain, size.hidden, between.gain_1);
+  std::copy_n(weight.norm_2_gain, size.hidden, between.gain_2);
 }
 
 void llama_layer_backward_weight(const Model& model, const Block& block, const BlockViews& views) {
   const Sizes size = sizes_of(model, views);
   const bool accumulate = views.accumulate[0];
-  const auto weight = tensors_in(model, block, views.parameters[0]);
   const auto gradient = tensors_in(model, block, views.gradients[0]);
   const LayerSaved saved = carve(layer_saved, views.saved, model, views);
   const LayerBetween between = carve(layer_between, views.between, model, views);
   const LayerBackwardWeightWork work = carve(layer_backward_weight_work, views.workspace, model, views);
 
-  kernels::rmsnorm_forward(views.input, weight.norm_1_gain, work.normalised, work.rstd, size.tokens, size.hidden,
+  kernels::rmsnorm_forward(views.input, between.gain_1, work.normalised, work.rstd, size.tokens, size.hidden,
                            size.epsilon);
   kernels::linear_backward_weight(between.d_qkv, work.normalised, gradient.qkv_weight, nullptr, size.tokens,
                                   size.hidden, size.qkv_width, accumulate);
   kernels::linear_backward_weight(between.d_residual, saved.attention, gradient.o_weight, nullptr, size.tokens,
                                   size.hidden, size.hidden, accumulate);
-  kernels::rmsnorm_forward(saved.residual, weight.norm_2_gain, work.normalised, work.rstd, size.tokens, size.hidden,
+  kernels::rmsnorm_forward(saved.residual, between.gain_2, work.normalised, work.rstd, size.tokens, size.hidden,
                            size.epsilon);
   kernels::linear_backward_weight(between.d_gate, work.normalised, gradient.gate_weight, nullptr, size.tokens,
                                   size.hidden, size.ffn, accumulate);

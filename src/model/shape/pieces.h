@@ -53,13 +53,16 @@ struct LayerSaved {
 LayerSaved layer_saved(Carver&, const ModelConfig&, MicroBatchShape);
 
 // The output gradient of each linear that backward_weight needs (the last one's is the block's own output_gradient),
-// and the norms' parameter gradients, which are so small that backward_input finishes them.
+// the norms' parameter gradients, which are so small that backward_input finishes them, and a copy of the norms'
+// parameters: so backward_weight reads no parameters, and where they are sharded it needs no gather.
 struct LayerBetween {
   float* d_qkv;                // [T, (H + 2·kv_heads)·D]
   float* d_residual;           // [T, C]
   float *d_gate, *d_up;        // [T, F]; d_up: Llama
   float *d_gain_1, *d_bias_1;  // [C]; biases: GPT-2
   float *d_gain_2, *d_bias_2;  // [C]
+  float *gain_1, *bias_1;      // [C]
+  float *gain_2, *bias_2;      // [C]
 };
 LayerBetween layer_between(Carver&, const ModelConfig&, MicroBatchShape);
 
@@ -92,6 +95,7 @@ HeadSaved head_saved(Carver&, const ModelConfig&, MicroBatchShape);
 
 struct HeadBetween {
   float *d_gain, *d_bias;  // [C]; bias: GPT-2
+  float *gain, *bias;      // [C]: copies, as a layer's
 };
 HeadBetween head_between(Carver&, const ModelConfig&, MicroBatchShape);
 

@@ -53,6 +53,12 @@ LayerBetween layer_between(Carver& carver, const ModelConfig& config, MicroBatch
     between.d_bias_1 = carver.floats(config.hidden);
     between.d_bias_2 = carver.floats(config.hidden);
   }
+  between.gain_1 = carver.floats(config.hidden);
+  between.gain_2 = carver.floats(config.hidden);
+  if (is_gpt2(config)) {
+    between.bias_1 = carver.floats(config.hidden);
+    between.bias_2 = carver.floats(config.hidden);
+  }
   return between;
 }
 
@@ -93,6 +99,8 @@ HeadBetween head_between(Carver& carver, const ModelConfig& config, MicroBatchSh
   HeadBetween between{};
   between.d_gain = carver.floats(config.hidden);
   if (is_gpt2(config)) between.d_bias = carver.floats(config.hidden);
+  between.gain = carver.floats(config.hidden);
+  if (is_gpt2(config)) between.bias = carver.floats(config.hidden);
   return between;
 }
 

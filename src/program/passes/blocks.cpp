@@ -1,19 +1,39 @@
 // Each cell of the schedule becomes the blocks of its chunk: forwards in ascending, backwards in descending order, with
 // the buffers that each reads and writes. Parameters and accumulated gradients are whole here; later passes shard them.
+// Where a backward is split, what its input part leaves for its weight part lives until that has run.
 #include "program/compile.h"
 #include "program/edit.h"
 
 namespace shardpipe {
 namespace {
 
-uint64_t workspace_bytes(const StepShape& shape, const std::vector<uint16_t>& chunks) {
+uint64_t workspace_bytes(const StepShape& shape, const std::vector<Cell>& cells) {
+  std::vector<bool> runs(shape.schedule.chunks, false), runs_whole_backward(shape.schedule.chunks, false);
+  for (const Cell& cell : cells) {
+    runs[cell.chunk] = true;
+    if (cell.pass == Pass::Backward) runs_whole_backward[cell.chunk] = true;
+  }
   uint64_t most = 0;
-  for (const uint16_t chunk : chunks)
-    for (uint16_t b = shape.first_block[chunk]; b < shape.first_block[chunk + 1]; ++b) {
+  for (uint16_t chunk = 0; chunk < shape.schedule.chunks; ++chunk)
+    for (uint16_t b = shape.first_block[chunk]; runs[chunk] && b < shape.first_block[chunk + 1]; ++b) {
       const BlockBytes bytes = block_bytes(*shape.model, shape.model->blocks[b], shape.micro_batch);
-      most = std::max(most, bytes.between + bytes.workspace);
+      most = std::max(most, bytes.workspace + (runs_whole_backward[chunk] ? bytes.between : 0));
     }
   return most;
+}
+
+Kind kind_of(Pass pass) {
+  switch (pass) {
+    case Pass::Forward:
+      return Kind::Forward;
+    case Pass::Backward:
+      return Kind::Backward;
+    case Pass::BackwardInput:
+      return Kind::BackwardInput;
+    case Pass::BackwardWeight:
+      return Kind::BackwardWeight;
+  }
+  return Kind::Forward;
 }
 
 // The buffers of block b for micro-batch m.
@@ -45,12 +65,12 @@ struct BlockBuffers {
             Access::Read};
   }
   Use saved(Access access) const {
-    return {edit.buffer({.role = Role::Saved,
-                         .index = b,
-                         .micro_batch = m,
-                         .bytes = block_bytes(*shape.model, block(), shape.micro_batch).saved}),
-            access};
+    return {edit.buffer({.role = Role::Saved, .index = b, .micro_batch = m, .bytes = bytes().saved}), access};
   }
+  Use between(Access access) const {
+    return {edit.buffer({.role = Role::Between, .index = b, .micro_batch = m, .bytes = bytes().between}), access};
+  }
+  BlockBytes bytes() const { return block_bytes(*shape.model, block(), shape.micro_batch); }
   Use parameters(uint16_t group) const {
     return {edit.buffer({.role = Role::Parameters,
                          .index = group,
@@ -58,8 +78,12 @@ struct BlockBuffers {
                          .bytes = shape.shards_of(group).padded_elements() * sizeof(float)}),
             Access::Read};
   }
+  Use loss() const {
+    return {edit.buffer({.role = Role::Loss, .micro_batch = m, .bytes = 2 * sizeof(double)}), Access::Write};
+  }
   // The first micro-batch overwrites the accumulator, so that it needs no clearing.
-  Use gradient(uint16_t group, Access access) const {
+  Use gradient(uint16_t group) const {
+    const Access access = m == 0 ? Access::Write : Access::Add;
     const uint16_t use = block().kind == BlockKind::Head && shape.model->blocks.front().groups.back() == group ? 1 : 0;
     return {edit.buffer({.role = Role::Gradient,
                          .index = group,
@@ -69,52 +93,47 @@ struct BlockBuffers {
   }
 };
 
+// What a pass over the block reads, then what it writes.
+std::vector<Use> uses_of_pass(const BlockBuffers& of, Kind kind) {
+  const Block& block = of.block();
+  const uint16_t b = of.b;
+  const bool embedding = block.kind == BlockKind::Embedding, head = block.kind == BlockKind::Head;
+  const bool saves = of.bytes().saved > 0, keeps = of.bytes().between > 0;
+  const bool weights_alone = kind == Kind::BackwardWeight;
+  std::vector<Use> uses;
+  if (embedding) uses.push_back(of.input(Role::Tokens));
+  if (head && !weights_alone) uses.push_back(of.input(Role::Targets));
+  if (!weights_alone)
+    for (const uint16_t group : block.groups) uses.push_back(of.parameters(group));
+  if (b > 0) uses.push_back(of.activation(b, Access::Read));
+  if (kind == Kind::Forward) {
+    uses.push_back(head ? of.loss() : of.activation(b + 1, Access::Write));
+    if (saves) uses.push_back(of.saved(Access::Write));
+    return uses;
+  }
+  if (!head) uses.push_back(of.activation_gradient(b + 1, Access::Read));
+  // Add: the head turns its logits into their gradient in place, a layer its gate.
+  if (saves) uses.push_back(of.saved(weights_alone ? Access::Read : Access::Add));
+  if (keeps && weights_alone) uses.push_back(of.between(Access::Read));
+  if (b > 0 && !weights_alone) uses.push_back(of.activation_gradient(b, Access::Write));
+  if (keeps && kind == Kind::BackwardInput) uses.push_back(of.between(Access::Write));
+  if (gives_gradients(kind))
+    for (const uint16_t group : block.groups) uses.push_back(of.gradient(group));
+  return uses;
+}
+
 }  // namespace
 
 Program pass_blocks(Program program, const StepShape& shape) {
-  const Model& model = *shape.model;
   for (const std::vector<Cell>& cells : shape.schedule.by_rank) {
-    const auto rank_number = static_cast<uint16_t>(program.by_pipeline_rank.size());
     RankEditor edit(program.by_pipeline_rank.emplace_back());
-    std::vector<uint16_t> chunks;
-    for (uint16_t chunk = 0; chunk < shape.schedule.chunks; ++chunk)
-      if (shape.schedule.rank_of_chunk[chunk] == rank_number) chunks.push_back(chunk);
-    const Use workspace{edit.buffer({.role = Role::Workspace, .bytes = workspace_bytes(shape, chunks)}), Access::Write};
-
+    const Use workspace{edit.buffer({.role = Role::Workspace, .bytes = workspace_bytes(shape, cells)}), Access::Write};
     for (const Cell& cell : cells) {
-      const uint16_t first = shape.first_block[cell.chunk], last = shape.first_block[cell.chunk + 1] - 1;
-      for (uint16_t i = first; i <= last; ++i) {
-        const bool forward = cell.pass == Pass::Forward;
-        const auto b = static_cast<uint16_t>(forward ? i : last - (i - first));
-        const Block& block = model.blocks[b];
-        const BlockBuffers of{edit, shape, b, cell.micro_batch};
-        std::vector<Use> uses;
-        if (block.kind == BlockKind::Embedding) uses.push_back(of.input(Role::Tokens));
-        if (block.kind == BlockKind::Head) uses.push_back(of.input(Role::Targets));
-        for (const uint16_t group : block.groups) uses.push_back(of.parameters(group));
-        if (b > 0) uses.push_back(of.activation(b, Access::Read));
-        if (forward) {
-          if (block.kind == BlockKind::Head)
-            uses.push_back(
-                {edit.buffer({.role = Role::Loss, .micro_batch = cell.micro_batch, .bytes = 2 * sizeof(double)}),
-                 Access::Write});
-          else
-            uses.push_back(of.activation(b + 1, Access::Write));
-          if (block_bytes(model, block, shape.micro_batch).saved > 0) uses.push_back(of.saved(Access::Write));
-        } else {
-          if (block.kind != BlockKind::Head) uses.push_back(of.activation_gradient(b + 1, Access::Read));
-          // Add: the head turns its logits into their gradient in place.
-          if (block_bytes(model, block, shape.micro_batch).saved > 0) uses.push_back(of.saved(Access::Add));
-          if (b > 0) uses.push_back(of.activation_gradient(b, Access::Write));
-          for (const uint16_t group : block.groups)
-            uses.push_back(of.gradient(group, cell.micro_batch == 0 ? Access::Write : Access::Add));
-        }
+      const Kind kind = kind_of(cell.pass);
+      for (const uint16_t b : blocks_of_pass(shape, cell)) {
+        std::vector<Use> uses = uses_of_pass({edit, shape, b, cell.micro_batch}, kind);
         uses.push_back(workspace);
-        edit.append({.kind = forward ? Kind::Forward : Kind::Backward,
-                     .lane = Lane::Compute,
-                     .index = b,
-                     .micro_batch = cell.micro_batch},
-                    uses);
+        edit.append({.kind = kind, .lane = Lane::Compute, .index = b, .micro_batch = cell.micro_batch}, uses);
       }
     }
   }

@@ -21,7 +21,7 @@ Program pass_reduce(Program program, const StepShape& shape) {
     RankEditor edit(rank);
     for (const Action& action : edit.take_actions()) {
       edit.append(action);
-      if (action.kind != Kind::Backward) continue;
+      if (!gives_gradients(action.kind)) continue;
       for (uint32_t u = action.first_use; u < action.first_use + action.use_count; ++u) {
         const uint32_t accumulator = rank.uses[u].buffer;
         const Buffer whole = rank.buffers[accumulator];

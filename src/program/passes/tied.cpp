@@ -1,9 +1,7 @@
 // A tied embedding is used by the first and the last block, each with a gradient of its own. They are summed after the
 // reduction, in the order embedding + head: where both uses lie on one rank there, else by an all-reduce of the two
-// ranks. The group is sharded by itself, so the shards line up wherever its uses lie.
-#include <algorithm>
-
-#include "base/error.h"
+// ranks, whichever comes first in the pipeline. The group is sharded by itself, so the shards line up wherever its uses
+// lie.
 #include "program/compile.h"
 #include "program/edit.h"
 
@@ -22,10 +20,6 @@ Program pass_tied(Program program, const StepShape& shape) {
                       {edit.existing(Role::Gradient, tied, none, 1), Access::Read}});
     return program;
   }
-  check_invariant(first < last,
-                  "the sum of a tied gradient is embedding + head: the embedding's rank {} must come before the "
-                  "head's rank {}",
-                  first, last);
   sum.lane = Lane::Reduce;
   sum.group = group_index(program, {.name = "tied", .pipeline_ranks = {first, last}, .replicas = false});
   for (const uint16_t use : {uint16_t{0}, uint16_t{1}}) {

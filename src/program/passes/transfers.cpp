@@ -57,7 +57,7 @@ Program pass_transfers(Program program, const StepShape& shape) {
     for (size_t c = 0; c < times[rank].size(); ++c) {
       const Cell& cell = schedule.by_rank[rank][c];
       const uint16_t first = shape.first_block[cell.chunk], end = shape.first_block[cell.chunk + 1];
-      for (uint16_t b = first; b < end; ++b)
+      for (size_t b = 0; b < blocks_of_pass(shape, cell).size(); ++b)
         placed[rank].push_back({times[rank][c].begin, true, 0, actions[next++], {}});
 
       // The message that this cell's output becomes, when the next chunk lives elsewhere.
