@@ -45,11 +45,12 @@ PictureFigures figures_of(const Picture& picture) {
     check_invariant(box.row < picture.rows.size(), "a box in row {} of {}", box.row, picture.rows.size());
     check_invariant(std::isfinite(box.begin) && std::isfinite(box.end) && box.begin <= box.end,
                     "{}: a box from {} to {}", picture.rows[box.row].label, box.begin, box.end);
+    if (!is_pass(box.kind) || picture.rows[box.row].thin) continue;
+    passes[box.row].push_back(&box);
     first = std::min(first, box.begin);
     last = std::max(last, box.end);
-    if (is_pass(box.kind) && !picture.rows[box.row].thin) passes[box.row].push_back(&box);
   }
-  if (picture.boxes.empty()) return figures;
+  if (last < first) return figures;
   figures.step = last - first;
 
   double busy = 0, ranks = 0, longest_span = 0;

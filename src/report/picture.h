@@ -49,7 +49,7 @@ struct RowFigures {
 };
 
 struct PictureFigures {
-  double step = 0;        // from the first begin to the last end
+  double step = 0;        // from the first begin of a pass to the last end
   double bubble = 0;      // share of the ranks' time in which they wait
   double own_bubble = 0;  // the same within the longest span that a rank has from its own first pass to its own last:
                           // what papers count where ranks start and end a step without waiting for each other

@@ -166,15 +166,15 @@ double add_axis(Writer& svg, const Picture& picture, double step, const Chart& c
 // The rows of one picture from `top` on, and their axis; returns where they end.
 double add_rows(Writer& svg, const Picture& picture, const PictureFigures& figures, const Chart& chart, double top,
                 bool tooltips) {
-  const double step_px = figures.step * chart.px_per_unit;
+  const double step = step_of(picture);
   const double figures_at = chart.left + chart.plot_width + 56;
   std::vector<double> tops;
   double y = top;
   for (size_t row = 0; row < picture.rows.size(); ++row) {
     const bool thin = picture.rows[row].thin;
     tops.push_back(y);
-    svg.add("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" class=\"idle\"/>\n", px(chart.left), px(y), px(step_px),
-            px(thin ? thin_height : row_height));
+    svg.add("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" class=\"idle\"/>\n", px(chart.left), px(y),
+            px(step * chart.px_per_unit), px(thin ? thin_height : row_height));
     svg.text(chart.left - 8, y + (thin ? thin_height : row_height) / 2 + 4, thin ? "t e s" : "t e",
              picture.rows[row].label);
     if (!thin) {
@@ -183,7 +183,7 @@ double add_rows(Writer& svg, const Picture& picture, const PictureFigures& figur
     }
     y += height_of(picture.rows[row]);
   }
-  const double axis = add_axis(svg, picture, figures.step, chart, top, y - row_gap);  // its lines behind the boxes
+  const double axis = add_axis(svg, picture, step, chart, top, y - row_gap);  // its lines behind the boxes
   for (const PictureBox& box : picture.boxes) add_box(svg, picture, box, chart, tops[box.row], tooltips);
   return axis;
 }
