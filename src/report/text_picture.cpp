@@ -290,25 +290,25 @@ std::string rows_table(const Picture& picture, const PictureFigures& figures) {
   return to_text(table);
 }
 
-std::string comparison(std::span<const Picture> pictures) {
-  Table table{.header = {"schedule", "chunks a rank", "step", "bubble", "micro-batches held", "of 1f1b's p"},
-              .rows = {}};
-  bool own_bubbles = false;
-  for (const Picture& picture : pictures) {
-    const PictureFigures figures = figures_of(picture);
-    own_bubbles = own_bubbles || figures.bubble - figures.own_bubble > 5e-4;
-  }
+std::string comparison(std::span<const Picture> pictures, size_t columns) {
+  std::vector<PictureFigures> figures;
+  for (const Picture& picture : pictures) figures.push_back(figures_of(picture));
+  const bool own_bubbles =
+      std::ranges::any_of(figures, [](const PictureFigures& of) { return of.bubble - of.own_bubble > 5e-4; });
+  Table table{.header = {"schedule", "chunks", "step", "bubble", "held", "of 1f1b's p"}, .rows = {}};
   if (own_bubbles) table.header.insert(table.header.begin() + 4, "own bubble");
-  for (const Picture& picture : pictures) {
-    const PictureFigures figures = figures_of(picture);
+  for (size_t i = 0; i < pictures.size(); ++i) {
+    const Picture& picture = pictures[i];
     const auto ranks = std::ranges::count_if(picture.rows, [](const PictureRow& row) { return !row.thin; });
-    table.rows.push_back({picture.name, fmt::format("{}", picture.chunks_of_rank), short_number(figures.step),
-                          percent(figures.bubble), short_number(figures.peak_micro_batches),
-                          fmt::format("{:.2f}", figures.peak_micro_batches / static_cast<double>(ranks))});
-    if (own_bubbles) table.rows.back().insert(table.rows.back().begin() + 4, percent(figures.own_bubble));
+    std::vector<std::string>& row = table.rows.emplace_back(
+        std::vector<std::string>{picture.name, fmt::format("{}", picture.chunks_of_rank), short_number(figures[i].step),
+                                 percent(figures[i].bubble), short_number(figures[i].peak_micro_batches),
+                                 fmt::format("{:.2f}", figures[i].peak_micro_batches / static_cast<double>(ranks))});
+    if (own_bubbles) row.insert(row.begin() + 4, percent(figures[i].own_bubble));
   }
-  return to_text(table) +
-         (own_bubbles ? "own bubble: where a rank need not wait for the others at the ends of a step.\n" : "");
+  std::string notes = "Held: the most micro-batches whose activations a rank keeps at once.";
+  if (own_bubbles) notes += " Own bubble: where a rank need not wait for the others at the ends of a step.";
+  return to_text(table) + "\n" + wrapped(notes, columns);
 }
 
 }  // namespace
@@ -329,7 +329,8 @@ std::string to_text(std::span<const Picture> pictures, const TextStyle& style) {
     text += "\n" + bands_of(picture, scale, labels, style.color) + "\n";
   }
   text += legend(pictures, scale, style, columns) + "\n";
-  if (pictures.size() > 1) return text + wrapped(pictures.front().costs, columns) + "\n" + comparison(pictures);
+  if (pictures.size() > 1)
+    return text + wrapped(pictures.front().costs, columns) + "\n" + comparison(pictures, columns);
   const PictureFigures figures = figures_of(pictures.front());
   return text + rows_table(pictures.front(), figures) + "\n" + wrapped(in_words(pictures.front(), figures), columns);
 }

@@ -95,7 +95,7 @@ Picture picture_of(const Program& program, std::span<const uint16_t> first_block
                    std::string_view name, OtherLanes lanes) {
   check_invariant(timelines.size() == program.by_pipeline_rank.size(), "timelines of {} ranks, but programs of {}",
                   timelines.size(), program.by_pipeline_rank.size());
-  Picture picture{.name = std::string(name), .title = "", .costs = "", .unit = "ms"};
+  Picture picture{.name = std::string(name), .title = "", .costs = "", .unit = "ms", .rows = {}, .boxes = {}};
   for (uint32_t rank = 0; rank < timelines.size(); ++rank)
     add_rank(picture, rank, program.by_pipeline_rank[rank], timelines[rank], first_block, lanes);
   std::set<uint16_t> micro_batches;

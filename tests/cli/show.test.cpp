@@ -72,16 +72,17 @@ TEST(Show, ComparesOnOneScaleWithATable) {
   const TemporaryFolder folder;
   const Outcome outcome = show(folder, {"--compare", "gpipe,1f1b"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.standard_error;
-  EXPECT_THAT(outcome.standard_output,
-              HasSubstr("gpipe                 1    33  27.3 %                   8         2.00"));
-  EXPECT_THAT(outcome.standard_output,
-              HasSubstr("1f1b                  1    33  27.3 %                   4         1.00"));
+  EXPECT_THAT(outcome.standard_output, HasSubstr("gpipe          1    33  27.3 %     8         2.00\n"));
+  EXPECT_THAT(outcome.standard_output, HasSubstr("1f1b           1    33  27.3 %     4         1.00\n"));
 }
 
 TEST(Show, CostsMoveTheBoxes) {
   const TemporaryFolder folder;
-  EXPECT_THAT(show(folder, {"--costs", "1,1,1,0.5", "--out", "a.txt"}).standard_output,
-              HasSubstr("step 39, bubble 38.5 %"));
+  const auto line = [&](const std::string& schedule, const std::string& costs) {
+    return show(folder, {"--schedule", schedule, "--costs", costs, "--out", "a.txt"}).standard_output;
+  };
+  EXPECT_THAT(line("1f1b", "2,1,1"), HasSubstr("step 44, bubble 27.3 %"));       // (m + p - 1) × 4
+  EXPECT_THAT(line("gpipe", "1,1,1,0.5"), HasSubstr("step 36, bubble 33.3 %"));  // 33, and 2 × (p - 1) messages
 }
 
 TEST(ShowPage, ThePictureIsWhatTheCommandPrints) {
