@@ -14,8 +14,6 @@
 namespace shardpipe {
 namespace {
 
-bool is_pass(BoxKind kind) { return kind <= BoxKind::BackwardWeight; }
-
 // +1 where a forward begins, -1 where the last backward part of the same chunk and micro-batch ends.
 double peak_micro_batches(const std::vector<const PictureBox*>& passes, uint16_t chunks_of_rank) {
   std::map<std::pair<uint16_t, uint16_t>, double> last_use;
@@ -96,9 +94,10 @@ std::string in_words(const Picture& picture, const PictureFigures& figures) {
     return row.thin || own.peak_micro_batches == figures.peak_micro_batches;
   });
   std::string text = fmt::format(
-      "Each row is a rank, each box a pass over one micro-batch, and time runs to the right. "
+      "Each row is a rank{}, each box a pass over one micro-batch, and time runs to the right. "
       "Of the step's {} {} the ranks wait {}: the bubble.",
-      short_number(figures.step), picture.unit, percent(figures.bubble));
+      ranks < picture.rows.size() ? " and, thin, what its other lanes do" : "", short_number(figures.step),
+      picture.unit, percent(figures.bubble));
   if (figures.bubble - figures.own_bubble > 5e-4)
     text += fmt::format(" It is {} where a rank need not wait for the others at the ends of a step.",
                         percent(figures.own_bubble));
@@ -122,14 +121,15 @@ std::vector<TraceSpan> trace_spans(const Picture& picture, double seconds_per_un
     // Spans of one track must not cross: of two that run together the second has a track of its own.
     const bool beside = box.part == BoxPart::Lower;
     const KindStyle& style = style_of(box.kind);
+    const bool numbered = box.micro_batch != no_micro_batch;
     TraceSpan span{.rank = static_cast<int>(row.rank),
                    .track_index = track[box.row] + (beside ? 1 : 0),
                    .track = beside ? row.label + ", run together" : row.label,
-                   .name = fmt::format("{} {}", style.letter, box.micro_batch),
+                   .name = numbered ? fmt::format("{} {}", style.letter, box.micro_batch) : std::string(style.name),
                    .category = std::string(style.name),
                    .begin_seconds = (box.begin - first) * seconds_per_unit,
                    .end_seconds = (box.end - first) * seconds_per_unit};
-    span.args = {{"chunk", box.chunk}, {"micro_batch", box.micro_batch}};
+    if (numbered) span.args = {{"chunk", box.chunk}, {"micro_batch", box.micro_batch}};
     if (box.part != BoxPart::Whole) span.args["runs_together"] = true;
     spans.push_back(std::move(span));
   }

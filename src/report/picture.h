@@ -12,9 +12,12 @@ namespace shardpipe {
 
 enum class BoxKind : uint8_t { Forward, Backward, BackwardInput, BackwardWeight, Transfer, Collective, Other };
 inline constexpr size_t box_kinds = 7;
+constexpr bool is_pass(BoxKind kind) { return kind <= BoxKind::BackwardWeight; }
 
 // Two passes that run together are two boxes of the same times, one above the other in one outline.
 enum class BoxPart : uint8_t { Whole, Upper, Lower };
+
+inline constexpr uint16_t no_micro_batch = 0xFFFF;  // of work for the whole step: drawn without a number
 
 struct PictureBox {
   uint32_t row = 0;

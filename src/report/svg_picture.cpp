@@ -123,9 +123,8 @@ Chart chart_for(std::span<const Picture> pictures) {
 
 double height_of(const PictureRow& row) { return (row.thin ? thin_height : row_height) + row_gap; }
 
-void add_box(Writer& svg, const Picture& picture, const PictureBox& box, const Chart& chart, double top,
+void add_box(Writer& svg, const Picture& picture, const PictureBox& box, const Chart& chart, double first, double top,
              bool with_tooltip) {
-  const double first = first_begin(picture);
   const double left = chart.left + (box.begin - first) * chart.px_per_unit;
   const double width = (box.end - box.begin) * chart.px_per_unit;
   if (width <= 0) return;
@@ -135,15 +134,18 @@ void add_box(Writer& svg, const Picture& picture, const PictureBox& box, const C
   const double height = whole ? full : full / 2;
   const double y = box.part == BoxPart::Lower ? top + height : top;
   const Rgb fill = color_of(box.kind, box.chunk_of_rank, picture.chunks_of_rank);
-  if (with_tooltip)
+  const bool numbered = box.micro_batch != no_micro_batch;
+  if (with_tooltip) {
+    const std::string work =
+        numbered ? fmt::format(" of micro-batch {}, chunk {}", box.micro_batch, box.chunk) : std::string();
     svg.add("<g><title>{}</title>",
-            escaped(fmt::format("{}: {} of micro-batch {}, chunk {}, {} to {}", picture.rows[box.row].label,
-                                style_of(box.kind).name, box.micro_batch, box.chunk, short_number(box.begin - first),
-                                short_number(box.end - first))));
+            escaped(fmt::format("{}: {}{}, {} to {}", picture.rows[box.row].label, style_of(box.kind).name, work,
+                                short_number(box.begin - first), short_number(box.end - first))));
+  }
   svg.add("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"{}/>", px(left), px(y), px(width), px(height),
           hex(fill), whole ? " class=\"box\"" : "");
   const std::string number = fmt::format("{}", box.micro_batch);
-  if (!thin && static_cast<double>(number.size()) * box_character <= width)
+  if (!thin && numbered && static_cast<double>(number.size()) * box_character <= width)
     svg.add("<text x=\"{}\" y=\"{}\" class=\"n{}{}\">{}</text>", px(left + width / 2), px(y + height / 2 + 3.5),
             whole ? "" : " h", wants_white_text(fill) ? " w" : "", number);
   svg.add("{}\n", with_tooltip ? "</g>" : "");
@@ -184,7 +186,8 @@ double add_rows(Writer& svg, const Picture& picture, const PictureFigures& figur
     y += height_of(picture.rows[row]);
   }
   const double axis = add_axis(svg, picture, step, chart, top, y - row_gap);  // its lines behind the boxes
-  for (const PictureBox& box : picture.boxes) add_box(svg, picture, box, chart, tops[box.row], tooltips);
+  const double first = first_begin(picture);
+  for (const PictureBox& box : picture.boxes) add_box(svg, picture, box, chart, first, tops[box.row], tooltips);
   return axis;
 }
 

@@ -25,6 +25,7 @@ struct Glyph {
 // Chunks are told apart by case while there are two, by a letter at the end where there are more.
 std::string full_label(const PictureBox& box, int chunks) {
   const char letter = style_of(box.kind).letter;
+  if (box.micro_batch == no_micro_batch) return std::string(1, letter);
   if (chunks > 2)
     return fmt::format("{}{}{}", letter, box.micro_batch, static_cast<char>('a' + box.chunk_of_rank % 26));
   return fmt::format("{}{}", box.chunk_of_rank == 1 ? static_cast<char>(letter - 'A' + 'a') : letter, box.micro_batch);
@@ -32,6 +33,7 @@ std::string full_label(const PictureBox& box, int chunks) {
 
 std::string short_label(const PictureBox& box, int chunks) {
   const char first = full_label(box, chunks)[0];
+  if (box.micro_batch == no_micro_batch) return std::string(1, first);
   return fmt::format("{}{}", first, box.micro_batch % 10);
 }
 
@@ -233,15 +235,6 @@ std::string legend(std::span<const Picture> pictures, const Scale& scale, const 
                                             full_label(box, picture.chunks_of_rank).size() > width && width > 0);
     }
   }
-  std::vector<std::string> entries;
-  for (const BoxKind kind : kinds) {
-    const char letter = style_of(kind).letter;
-    const std::string shown =
-        style.color ? fmt::format("{}{}3{}", escape_of(static_cast<int>(kind) * with_most->chunks_of_rank, *with_most),
-                                  letter, escape_of(idle, *with_most))
-                    : fmt::format("{}3", letter);
-    entries.push_back(fmt::format("{} {}", shown, style_of(kind).name));
-  }
   // Escapes take no columns, so the line is put together by hand.
   std::string text, line;
   size_t used = 0;
@@ -254,8 +247,13 @@ std::string legend(std::span<const Picture> pictures, const Scale& scale, const 
     line += (used > 0 ? "   " : "") + entry;
     used += (used > 0 ? 3 : 0) + width;
   };
-  size_t i = 0;
-  for (const BoxKind kind : kinds) add(entries[i++], 3 + style_of(kind).name.size());
+  for (const BoxKind kind : kinds) {
+    const std::string sample = fmt::format("{}{}", style_of(kind).letter, is_pass(kind) ? "3" : "");
+    const int color = static_cast<int>(kind) * with_most->chunks_of_rank;
+    const std::string shown =
+        style.color ? escape_of(color, *with_most) + sample + escape_of(idle, *with_most) : sample;
+    add(fmt::format("{} {}", shown, style_of(kind).name), sample.size() + 1 + style_of(kind).name.size());
+  }
   add("· idle", 6);
   text += line + "\n";
   std::string notes = "The number is the micro-batch";

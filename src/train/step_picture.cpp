@@ -34,8 +34,6 @@ BoxKind kind_of(Kind kind) {
   }
 }
 
-bool is_pass(BoxKind kind) { return kind <= BoxKind::BackwardWeight; }
-
 uint16_t chunk_of(uint16_t block, std::span<const uint16_t> first_block) {
   const auto after = std::ranges::upper_bound(first_block, block);
   return static_cast<uint16_t>(after - first_block.begin() - 1);
@@ -70,7 +68,7 @@ void add_rank(Picture& picture, uint32_t rank, const RankProgram& program, const
                    .begin = timeline[i].begin_seconds * 1e3,
                    .end = timeline[i].end_seconds * 1e3,
                    .kind = kind_of(action.kind),
-                   .micro_batch = action.micro_batch == none ? uint16_t{0} : action.micro_batch};
+                   .micro_batch = action.micro_batch == none ? no_micro_batch : action.micro_batch};
     if (is_pass(box.kind)) {
       box.chunk = chunk_of(action.index, first_block);
       box.chunk_of_rank = static_cast<uint16_t>(std::distance(chunks.begin(), chunks.find(box.chunk)));
@@ -78,8 +76,8 @@ void add_rank(Picture& picture, uint32_t rank, const RankProgram& program, const
     const auto before = open.find(action.lane);
     if (before != open.end()) {
       PictureBox& last = picture.boxes[before->second];
-      if (is_pass(box.kind) && last.kind == box.kind && last.chunk == box.chunk &&
-          last.micro_batch == box.micro_batch) {
+      const bool joins = is_pass(box.kind) || box.kind == BoxKind::Other;
+      if (joins && last.kind == box.kind && last.chunk == box.chunk && last.micro_batch == box.micro_batch) {
         last.end = box.end;
         continue;
       }

@@ -177,6 +177,16 @@ TEST(TextPicture, PassesThatRunTogetherAreJoined) {
   EXPECT_THAT(text, HasSubstr("joined by + run at the same time"));
 }
 
+TEST(TextPicture, WorkForTheWholeStepHasNoNumber) {
+  Picture picture = two_by_two();
+  picture.boxes.insert(picture.boxes.begin() + 4, box(0, 9, 10, BoxKind::Other, no_micro_batch));
+  EXPECT_THAT(text_of(picture, 80), HasSubstr("B1----- O--\n"));
+  EXPECT_THAT(text_of(picture, 80), HasSubstr("B3 backward   O other work"));
+  EXPECT_EQ(figures_of(picture).step, 9) << "passes alone are the step";
+  EXPECT_EQ(to_svg(std::vector{picture}).find("65535"), std::string::npos);
+  EXPECT_EQ(trace_spans(picture, 1)[4].name, "other work");
+}
+
 TEST(TextPicture, AMessageThatTakesForEverStillGivesAPicture) {
   Picture picture = two_by_two();
   picture.boxes.back().begin = 1e12;

@@ -47,6 +47,7 @@ TEST(StepPicture, TheBlocksOfACellAreOneBox) {
     EXPECT_EQ(count(picture, rank, BoxKind::Forward), 3u);
     EXPECT_EQ(count(picture, rank, BoxKind::Backward), 3u);
   }
+  EXPECT_EQ(count(picture, 0, BoxKind::Other), 1u) << "norm, clip and optimizer, in one piece";
   EXPECT_EQ(picture.title, "1f1b, measured: 2 ranks, 3 micro-batches");
   const PictureFigures figures = figures_of(picture);
   EXPECT_EQ(figures.rows[0].peak_micro_batches, 2);
