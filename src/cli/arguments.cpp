@@ -50,10 +50,10 @@ class Reader {
     const std::string name = begins_a_flag(flag) ? flag.substr(2) : "";
 
     if (name == "help") return take_switch(flag, value, result_.help);
-    if (name == "print-config") return take_switch(flag, value, result_.print_config);
+    if (name == "print-config" && takes_config()) return take_switch(flag, value, result_.print_config);
     if (name == "dry-run" && command_ == Command::Train) return take_switch(flag, value, result_.dry_run);
-    if (name == "config") return take_config(value);
-    for (const Option& option : options()) {
+    if (name == "config" && takes_config()) return take_config(value);
+    for (const Option& option : table()) {
       if (!belongs(option) || name.empty()) continue;
       if (option.kind == Kind::Switch && (name == option.name || name == option.opposite))
         return take_boolean(option, flag, value, name == option.name);
@@ -122,13 +122,18 @@ class Reader {
     }
   }
 
-  bool belongs(const Option& option) const { return command_ == Command::Train || option.of_verify; }
-  std::string_view command_name() const { return command_ == Command::Train ? "train" : "verify"; }
+  const std::vector<Option>& table() const { return command_ == Command::Show ? show_options() : options(); }
+  bool takes_config() const { return command_ != Command::Show; }
+  bool belongs(const Option& option) const { return command_ != Command::Verify || option.of_verify; }
+  std::string_view command_name() const {
+    return command_ == Command::Train ? "train" : command_ == Command::Verify ? "verify" : "show";
+  }
 
   std::vector<std::string> known_names() const {
-    std::vector<std::string> names{"help", "print-config", "config"};
+    std::vector<std::string> names{"help"};
+    if (takes_config()) names.insert(names.end(), {"print-config", "config"});
     if (command_ == Command::Train) names.emplace_back("dry-run");
-    for (const Option& option : options()) {
+    for (const Option& option : table()) {
       if (!belongs(option)) continue;
       names.push_back(option.name);
       if (!option.opposite.empty()) names.push_back(option.opposite);

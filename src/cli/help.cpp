@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "schedules/schedule.h"
 
 namespace shardpipe::cli {
 namespace {
@@ -40,6 +41,33 @@ std::string entry_of(const Option& option) {
   return entry(spelling_of(option), fmt::format("{}{} (default {})", option.help, choices, default_of(option)));
 }
 
+std::string help_of_show() {
+  std::string text =
+      "shardpipe show [flags]: draw a pipeline schedule: who runs which pass of which\n"
+      "micro-batch when, where ranks wait, and what they must hold meanwhile.\n"
+      "A flag's value follows it, or stands after '=': --pp 2, --pp=2.\n";
+  std::string group;
+  for (const Option& option : show_options()) {
+    if (option.group != group) text += fmt::format("\n{}\n", option.group);
+    group = option.group;
+    text += entry(spelling_of(option), fmt::format("{} (default {})", option.help, option.default_text));
+  }
+  text += entry("--help", "print this and stop") + "\nSchedules\n";
+  for (const Generator& generator : generators()) {
+    const std::string chunks = generator.fewest_chunks == generator.most_chunks
+                                   ? fmt::format("{}", generator.fewest_chunks)
+                                   : fmt::format("{} to {}", generator.fewest_chunks, generator.most_chunks);
+    text += entry(std::string(generator.name),
+                  fmt::format("{} ({} chunk{} a rank)", generator.summary, chunks, chunks == "1" ? "" : "s"));
+  }
+  return text +
+         "\nExamples\n"
+         "  shardpipe show --pp 4 --micro-batches 8\n"
+         "  shardpipe show --pp 8 --micro-batches 32 --width 1000 | less -S\n"
+         "  shardpipe show --compare gpipe,1f1b --costs 1,1.2,0.8,0.1\n"
+         "  shardpipe show --schedule 1f1b --out 1f1b.svg\n";
+}
+
 std::string common_entries(Command command) {
   std::string text = "\nThis command\n";
   text += entry("--config FILE.toml",
@@ -73,19 +101,22 @@ std::string overview() {
          "  shardpipe train …    train a model on text or tokens\n"
          "  shardpipe verify …   run a layout and one plain rank side by side and name the\n"
          "                       first difference\n"
+         "  shardpipe show …     draw a pipeline schedule, or several to compare\n"
          "\n"
          "Examples\n"
          "  shardpipe train --model gpt2-10m --data corpus.txt --pp 2 --dp 2 --zero 3 \\\n"
          "    --global-batch-size 16 --out runs/first\n"
          "  shardpipe train --model llama-tiny --pp 4 --schedule gpipe --dry-run\n"
          "  shardpipe verify --pp 2 --dp 2 --zero 3\n"
+         "  shardpipe show --schedule 1f1b --pp 4 --micro-batches 8\n"
          "\n"
-         "shardpipe train --help and shardpipe verify --help list the flags; shardpipe\n"
+         "shardpipe train --help, verify --help and show --help list the flags; shardpipe\n"
          "--version prints the version. Exit code: 0 it is done, 2 what was asked for is\n"
          "wrong (each mistake a line on stderr), 1 anything else.\n";
 }
 
 std::string help_of(Command command) {
+  if (command == Command::Show) return help_of_show();
   const bool train = command == Command::Train;
   std::string text = train ? "shardpipe train --model NAME --data FILE [flags]: train a model.\n"
                            : "shardpipe verify [flags]: run this layout and one plain rank side by side; name\n"

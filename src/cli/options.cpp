@@ -310,6 +310,7 @@ const std::vector<Option>& options() {
 }
 
 std::string allowed(const Option& option) {
+  if (!option.allowed_text.empty()) return option.allowed_text;
   switch (option.kind) {
     case Kind::Switch:
       return fmt::format("--{} or --{}, without a value", option.name, option.opposite);
@@ -334,6 +335,7 @@ std::string allowed(const Option& option) {
 }
 
 std::string placeholder(const Option& option) {
+  if (!option.placeholder_text.empty()) return option.placeholder_text;
   switch (option.kind) {
     case Kind::Switch:
       return "";

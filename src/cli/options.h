@@ -1,5 +1,5 @@
-// The one table of what can be set: flags, TOML keys, --print-config, --help and the suggestions for misspelt names all
-// come from it. A TOML key is the flag's name without its dashes in front.
+// The one table of what can be set for a run: flags, TOML keys, --print-config, --help and the suggestions for misspelt
+// names all come from it. A TOML key is the flag's name without its dashes in front.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -39,9 +39,12 @@ struct Option {
   bool of_verify = true;             // also a flag of `shardpipe verify`
   std::function<void(RunConfig&, const Value&)> set;  // requires a value of the kind
   std::function<Value(const RunConfig&)> get;
+  std::string allowed_text = {}, placeholder_text = {};  // of a Text: what stands there, where it is no folder
 };
 
 const std::vector<Option>& options();  // made once, never changed
+// The flags of `shardpipe show`, which are no keys: nothing of a run; `set` and `get` are empty.
+const std::vector<Option>& show_options();
 
 // What the kind allows, in words: "a whole number", "adamw, sgd".
 std::string allowed(const Option&);

@@ -30,7 +30,7 @@ struct Arguments {
   bool help = false, print_config = false, dry_run = false;
 };
 
-enum class Command : uint8_t { Train, Verify };
+enum class Command : uint8_t { Train, Verify, Show };
 
 // `--flag value` and `--flag=value`. The value of a flag may begin with one dash (a negative number) but not with two.
 Arguments read_arguments(Command, std::span<const std::string> arguments);

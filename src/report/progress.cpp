@@ -1,18 +1,16 @@
 #include "report/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 
 #include "report/table.h"
+#include "report/terminal.h"
 
 namespace shardpipe {
 namespace {
@@ -29,18 +27,6 @@ std::string loss_text(double loss) {
 std::string bar(double done, size_t columns) {
   const auto filled = static_cast<size_t>(std::lround(std::clamp(done, 0.0, 1.0) * static_cast<double>(columns)));
   return fmt::format("[{:=<{}}{: <{}}]", "", filled, "", columns - filled);
-}
-
-int terminal_columns() {
-  winsize window{};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0) return window.ws_col;
-  if (const char* text = std::getenv("COLUMNS")) {
-    const std::string_view digits = text;
-    int columns = 0;
-    const auto [end, error] = std::from_chars(digits.begin(), digits.end(), columns);
-    if (error == std::errc() && end == digits.end() && columns > 0) return columns;
-  }
-  return 80;
 }
 
 }  // namespace
@@ -92,7 +78,6 @@ std::string progress_line(const ProgressState& state, int64_t steps, int64_t fir
 }
 
 ProgressSink stderr_sink() {
-  const char* terminal = std::getenv("TERM");
   return {.write =
               [](std::string_view text) {
                 while (!text.empty()) {
@@ -102,8 +87,8 @@ ProgressSink stderr_sink() {
                   text.remove_prefix(static_cast<size_t>(written));
                 }
               },
-          .is_terminal = isatty(STDERR_FILENO) == 1 && terminal && std::string_view(terminal) != "dumb",
-          .columns = terminal_columns};
+          .is_terminal = is_terminal(STDERR_FILENO),
+          .columns = [] { return terminal_columns(STDERR_FILENO); }};
 }
 
 Progress::Progress(int64_t steps, ProgressSink sink, int64_t first_step)

@@ -1,0 +1,173 @@
+// `shardpipe show` by the real binary: pictures to stdout and into files, and every way of asking wrongly.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/run_binary.h"
+#include "report/table.h"
+#include "schedules/schedule.h"
+
+namespace shardpipe {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+using Words = std::vector<std::string>;
+
+Outcome show(const TemporaryFolder& folder, Words flags) {
+  flags.insert(flags.begin(), "show");
+  return run_binary(flags, folder.path());
+}
+
+TEST(Show, WithoutFlagsIsASmallPictureAndWhatToTry) {
+  const TemporaryFolder folder;
+  const Outcome outcome = show(folder, {});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.standard_error, "");
+  EXPECT_THAT(outcome.standard_output, StartsWith("1f1b: 4 ranks, 8 micro-batches\n"));
+  EXPECT_THAT(outcome.standard_output, HasSubstr("\nrank 3  ······F0B0- F1B1- F2B2- F3B3- F4B4- F5B5- F6B6- F7B7- "));
+  EXPECT_THAT(outcome.standard_output, HasSubstr("Try --compare"));
+  EXPECT_EQ(outcome.standard_output.find('\x1b'), std::string::npos) << "a file is no terminal";
+}
+
+TEST(Show, EveryScheduleFitsIntoEightyColumns) {
+  const TemporaryFolder folder;
+  for (const std::string& name : schedule_names())
+    for (const auto& [pp, m] : {std::pair{"4", "8"}, std::pair{"8", "32"}}) {
+      const Outcome outcome = show(folder, {"--schedule", name, "--pp", pp, "--micro-batches", m, "--width", "80"});
+      EXPECT_EQ(outcome.exit_code, 0) << name << outcome.standard_error;
+      std::istringstream lines(outcome.standard_output);
+      for (std::string line; std::getline(lines, line);) EXPECT_LE(text_columns(line), 80u) << line;
+    }
+}
+
+TEST(Show, ColorIsAskedForOrLeft) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(show(folder, {"--color", "always"}).standard_output, HasSubstr("\x1b[0;38;5;"));
+  EXPECT_EQ(show(folder, {"--color", "never"}).standard_output, show(folder, {"--color", "auto"}).standard_output);
+}
+
+TEST(Show, TheEndOfOutSaysTheFormat) {
+  const TemporaryFolder folder;
+  for (const char* name : {"a.svg", "a.json", "a.txt"}) {
+    const Outcome outcome = show(folder, {"--out", name});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.standard_error;
+    EXPECT_THAT(outcome.standard_output, HasSubstr("step 33, bubble 27.3 %"));
+  }
+  EXPECT_THAT(read_file(folder.path() / "a.svg"), StartsWith("<svg xmlns="));
+  EXPECT_EQ(read_file(folder.path() / "a.svg"), show(folder, {"--format", "svg"}).standard_output);
+  EXPECT_THAT(read_file(folder.path() / "a.txt"), StartsWith("1f1b: 4 ranks"));
+  const auto trace = nlohmann::json::parse(read_file(folder.path() / "a.json"));
+  size_t passes = 0;
+  for (const auto& event : trace["traceEvents"]) passes += event["ph"] == "X" ? 1u : 0u;
+  EXPECT_EQ(passes, 4u * 8 * 2);
+}
+
+TEST(Show, ComparesOnOneScaleWithATable) {
+  const TemporaryFolder folder;
+  const Outcome outcome = show(folder, {"--compare", "gpipe,1f1b"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.standard_error;
+  EXPECT_THAT(outcome.standard_output, HasSubstr("gpipe          1    33  27.3 %     8         2.00\n"));
+  EXPECT_THAT(outcome.standard_output, HasSubstr("1f1b           1    33  27.3 %     4         1.00\n"));
+}
+
+TEST(Show, CostsMoveTheBoxes) {
+  const TemporaryFolder folder;
+  const auto line = [&](const std::string& schedule, const std::string& costs) {
+    return show(folder, {"--schedule", schedule, "--costs", costs, "--out", "a.txt"}).standard_output;
+  };
+  EXPECT_THAT(line("1f1b", "2,1,1"), HasSubstr("step 44, bubble 27.3 %"));       // (m + p - 1) × 4
+  EXPECT_THAT(line("gpipe", "1,1,1,0.5"), HasSubstr("step 36, bubble 33.3 %"));  // 33, and 2 × (p - 1) messages
+}
+
+TEST(ShowPage, ThePictureIsWhatTheCommandPrints) {
+  const TemporaryFolder folder;
+  const std::string page = content_of(TEST_DATA_DIR "/../docs/show.md");
+  for (const Words& flags : std::vector<Words>{{"--schedule", "1f1b"}, {"--compare", "gpipe,1f1b"}}) {
+    std::string command = "shardpipe show", file = "docs/pictures/";
+    for (const std::string& flag : flags) command += " " + flag;
+    file += flags[0] == "--compare" ? "gpipe-1f1b.svg" : "1f1b.svg";
+    EXPECT_THAT(page, HasSubstr(command + " --out " + file + "\n"));
+    Words with_format = flags;
+    with_format.insert(with_format.end(), {"--format", "svg"});
+    EXPECT_EQ(show(folder, with_format).standard_output, content_of(TEST_DATA_DIR "/../" + file))
+        << "draw it again: " << command << " --out " << file;
+  }
+}
+
+struct WrongFlags {
+  Words flags;
+  std::vector<Words> lines;  // a list for each line of stderr, in order: the texts that it holds
+};
+
+TEST(Show, WrongFlagsAreAllToldAndWriteNothing) {
+  const TemporaryFolder folder;
+  folder.write("file", "");
+  const auto before = everything_in(folder.path());
+  const std::vector<WrongFlags> table = {
+      {{"--pp", "0", "--micro-batches", "0"},
+       {{"--pp: found 0", "allowed: 1 to 1024"}, {"--micro-batches: found 0", "allowed: 1 to 4096"}}},
+      {{"--pp", "-3"}, {{"--pp: found -3"}}},
+      {{"--micro-batches", "1e3"}, {{"--micro-batches: found '1e3'", "a whole number"}}},
+      {{"--pp", "65537"}, {{"--pp: found 65537"}}},
+      {{"--pp", "1024", "--micro-batches", "4096"}, {{"found 4194304 forwards", "--micro-batches 195 would be"}}},
+      {{"--schedule", "1fb1"}, {{"--schedule: found '1fb1'", "allowed: gpipe, 1f1b", "did you mean '1f1b'"}}},
+      {{"--schedul", "1f1b"}, {{"--schedul", "unknown flag of show", "did you mean '--schedule'"}}},
+      {{"--chunks", "2"}, {{"--chunks: found 2, but 1f1b has always 1 a rank", "allowed: 1"}}},
+      {{"--chunks", "0"}, {{"--chunks: found 0", "allowed: 1 to"}}},
+      {{"--compare", "1f1b,gpipe", "--chunks", "3"}, {{"--chunks: found 3", "none of the schedules"}}},
+      {{"--compare", "1f1b,gpip"}, {{"--compare: found 'gpip'", "did you mean 'gpipe'"}}},
+      {{"--compare", "1f1b,,gpipe"}, {{"--compare: found ''", "allowed: gpipe, 1f1b"}}},
+      {{"--compare", "1f1b", "--schedule", "gpipe"}, {{"--compare: found beside --schedule"}}},
+      {{"--compare", "1f1b,gpipe", "--format", "perfetto"}, {{"--format perfetto: found beside --compare"}}},
+      {{"--costs", "1,-1,1"}, {{"--costs: found '1,-1,1'", "three or four numbers from 0"}}},
+      {{"--costs", "1,nan,1"}, {{"--costs: found '1,nan,1'"}}},
+      {{"--costs", "1,inf,1"}, {{"--costs: found '1,inf,1'"}}},
+      {{"--costs", "1,1"}, {{"--costs: found '1,1'"}}},
+      {{"--costs", "1,1,1,1,1"}, {{"--costs: found '1,1,1,1,1'"}}},
+      {{"--costs", "0,0,0"}, {{"--costs: found '0,0,0'", "not all 0"}}},
+      {{"--costs="}, {{"--costs: found no value"}}},
+      {{"--width", "5"}, {{"--width: found 5", "allowed: 40 to"}}},
+      {{"--format", "svg", "--width", "100"}, {{"--width: found beside --format svg"}}},
+      {{"--format", "png"}, {{"--format: found 'png'", "allowed: text, svg, perfetto"}}},
+      {{"--color", "yes"}, {{"--color: found 'yes'", "allowed: auto, always, never"}}},
+      {{"--out", "none/a.svg"}, {{"--out none/a.svg: found no folder none"}}},
+      {{"--out", "file/a.svg"}, {{"--out file/a.svg: cannot be written"}}},
+      {{"--out", "."}, {{"--out .: cannot be written"}}},
+      {{"--config", "run.toml"}, {{"--config: found an unknown flag of show"}}},
+      {{"--dry-run"}, {{"--dry-run: found an unknown flag of show"}}},
+      {{"8"}, {{"'8'", "no flag takes"}}},
+  };
+  for (const WrongFlags& wrong : table) {
+    const Outcome outcome = show(folder, wrong.flags);
+    EXPECT_EQ(outcome.exit_code, 2) << wrong.flags[0];
+    EXPECT_EQ(outcome.standard_output, "");
+    EXPECT_EQ(everything_in(folder.path()), before);
+    const Words lines = outcome.error_lines();
+    EXPECT_THAT(lines, Each(StartsWith("shardpipe: ")));
+    ASSERT_EQ(lines.size(), wrong.lines.size()) << outcome.standard_error;
+    for (size_t i = 0; i < lines.size(); ++i)
+      for (const std::string& text : wrong.lines[i]) EXPECT_THAT(lines[i], HasSubstr(text));
+  }
+}
+
+TEST(Show, HelpListsEveryFlagAndScheduleInEightyColumns) {
+  const TemporaryFolder folder;
+  const Outcome outcome = show(folder, {"--help"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  for (const char* flag :
+       {"--schedule NAME", "--compare A,B,C", "--pp N", "--micro-batches N", "--chunks N", "--costs F,I,W[,T]",
+        "--format text|svg|perfetto", "--out FILE", "--width N", "--color auto|always|never"})
+    EXPECT_THAT(outcome.standard_output, HasSubstr(std::string("\n  ") + flag));
+  for (const std::string& name : schedule_names()) EXPECT_THAT(outcome.standard_output, HasSubstr("\n  " + name + " "));
+  std::istringstream lines(outcome.standard_output);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(text_columns(line), 80u) << line;
+}
+
+}  // namespace
+}  // namespace shardpipe
