@@ -23,7 +23,7 @@ struct Layout {
   std::vector<int64_t> stages;  // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
 
   int64_t ranks() const { return pp * dp; }
-  int64_t chunks() const;  // stages of all ranks
+  int64_t chunks() const;                                                                // stages of all ranks
   int64_t micro_batches() const { return global_batch_size / (micro_batch_size * dp); }  // of one rank
   bool operator==(const Layout&) const = default;
 };
