@@ -1,10 +1,11 @@
 // What makes a program right, decided without running it and without the passes that made it. An empty list means: no
-// run of it, on any transport, can hang, read what is not there, lose a micro-batch, or update parameters with
-// gradients that are not complete.
+// run of it, on any transport that is like the channels or freer, can hang, read what is not there, lose a micro-batch,
+// or update parameters with gradients that are not complete.
 #pragma once
 #include <string>
 #include <vector>
 
+#include "program/channels.h"
 #include "program/program.h"
 
 namespace shardpipe {
@@ -15,11 +16,13 @@ struct Finding {
 };
 
 // Rules: uses and indices are in range; buffers lie in the arena; members of a group agree on their order, kinds and
-// bytes; with one lane a rank and rendezvous sends nothing waits for ever; every use that conflicts with an earlier one
-// of the same bytes is ordered after it by lanes and waits; nothing is read before it is written; each block runs
-// forward, then backward, once for each micro-batch; gradients add up micro-batches in ascending order and are complete
-// and reduced when the optimizer reads them; each parameter group is updated once on each rank that holds it, and whole
-// again where it is kept whole.
-std::vector<Finding> check(const Program&);
+// bytes; nothing waits for ever (a finding prints the cycle); every use that conflicts with an earlier one of the same
+// bytes is ordered after it by lanes and waits; nothing is read before it is written; each block runs forward, then
+// backward, once for each micro-batch; gradients add up micro-batches in ascending order and are complete and reduced
+// when the optimizer reads them; each parameter group is updated once on each rank that holds it, and whole again where
+// it is kept whole.
+//
+// What passes with the strictest channels, the default, passes with all others.
+std::vector<Finding> check(const Program&, const ChannelModel& = strictest_channels);
 
 }  // namespace shardpipe

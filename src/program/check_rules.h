@@ -8,7 +8,7 @@ namespace shardpipe {
 
 void check_structure(const Program&, std::vector<Finding>&);  // indices in range, waits backwards, buffers in the arena
 void check_groups(const Program&, std::vector<Finding>&);     // members agree on order, kinds, names and bytes
-void check_progress(const Program&, std::vector<Finding>&);   // nothing waits for ever: one lane a rank, rendezvous
+void check_progress(const Program&, const ChannelModel&, std::vector<Finding>&);  // nothing waits for ever
 void check_order(const Program&, uint16_t rank,
                  std::vector<Finding>&);                         // conflicting uses are ordered, values are there
 void check_meaning(const Program&, std::vector<Finding>&);       // actions use the buffers that their names say

@@ -24,38 +24,51 @@ uint64_t collective_bytes(uint64_t bytes, uint64_t ranks, uint64_t bytes_per_ele
 
 }  // namespace
 
+uint64_t sent_bytes(const Program& program, uint16_t pipeline_rank, const Action& action, uint64_t dp) {
+  if (action.group == none) return 0;
+  const RankProgram& rank = program.by_pipeline_rank[pipeline_rank];
+  const Group& group = program.groups[action.group];
+  const uint64_t ranks = group.pipeline_ranks.size() * (group.replicas ? dp : 1);
+  uint64_t bytes = 0;  // of the whole array: the largest buffer, where a shard of it is the other
+  for (const Use& use : uses_of(rank, action)) bytes = std::max(bytes, rank.buffers[use.buffer].bytes);
+  const bool slots = action.kind == Kind::Reduce && action.index == none;
+  const uint64_t once = collective_bytes(bytes, ranks, slots ? sizeof(double) : sizeof(float));
+  switch (action.kind) {
+    case Kind::Send:
+      return bytes;
+    case Kind::Unshard:
+      return once;
+    case Kind::Reduce:
+      return action.extent == Extent::Owned ? once : 2 * once;
+    case Kind::SumTied:
+      // A whole array of which only this replica's part is summed, or a shard that is summed whole.
+      if (action.extent == Extent::Owned && bytes == whole_gradient_bytes(rank, action.index)) bytes /= dp;
+      return 2 * collective_bytes(bytes, ranks, sizeof(float));
+    default:
+      return 0;
+  }
+}
+
 Traffic traffic(const Program& program, uint16_t pipeline_rank, uint64_t dp) {
   check_invariant(pipeline_rank < program.by_pipeline_rank.size() && dp >= 1, "no traffic of rank {} of {}, dp {}",
                   pipeline_rank, program.by_pipeline_rank.size(), dp);
-  const RankProgram& rank = program.by_pipeline_rank[pipeline_rank];
   Traffic sent;
-  for (const Action& action : rank.actions) {
-    if (action.group == none) continue;
-    const Group& group = program.groups[action.group];
-    const uint64_t ranks = group.pipeline_ranks.size() * (group.replicas ? dp : 1);
-    uint64_t bytes = 0;  // of the whole array: the largest buffer, where a shard of it is the other
-    for (const Use& use : uses_of(rank, action)) bytes = std::max(bytes, rank.buffers[use.buffer].bytes);
-    const bool slots = action.kind == Kind::Reduce && action.index == none;
-    const uint64_t once = collective_bytes(bytes, ranks, slots ? sizeof(double) : sizeof(float));
+  for (const Action& action : program.by_pipeline_rank[pipeline_rank].actions) {
+    const uint64_t bytes = sent_bytes(program, pipeline_rank, action, dp);
     switch (action.kind) {
       case Kind::Send:
         sent.send += bytes;
         break;
       case Kind::Unshard:
-        sent.all_gather += once;
+        sent.all_gather += bytes;
         break;
       case Kind::Reduce:
-        if (slots)
-          sent.scalars += 2 * once;
-        else if (action.extent == Extent::Owned)
-          sent.reduce_scatter += once;
-        else
-          sent.all_reduce += 2 * once;
+        (action.index == none             ? sent.scalars
+         : action.extent == Extent::Owned ? sent.reduce_scatter
+                                          : sent.all_reduce) += bytes;
         break;
       case Kind::SumTied:
-        // A whole array of which only this replica's part is summed, or a shard that is summed whole.
-        if (action.extent == Extent::Owned && bytes == whole_gradient_bytes(rank, action.index)) bytes /= dp;
-        sent.tied += 2 * collective_bytes(bytes, ranks, sizeof(float));
+        sent.tied += bytes;
         break;
       default:
         break;

@@ -24,4 +24,7 @@ struct Traffic {
 // program was compiled for.
 Traffic traffic(const Program&, uint16_t pipeline_rank, uint64_t dp);
 
+// What one action of it sends.
+uint64_t sent_bytes(const Program&, uint16_t pipeline_rank, const Action&, uint64_t dp);
+
 }  // namespace shardpipe

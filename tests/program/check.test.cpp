@@ -261,29 +261,7 @@ TEST(Check, AnEmptyProgramHasNothingWrong) { EXPECT_EQ(told(check(Program{})), "
 TEST(Check, MessagesPlacedWhereTheyAreUsedWaitForEver) {
   const Specimen s(tiny_layout("1f1b", 2, 3, 0, ReduceEvery::Step), false);
   Program changed = s.program;
-  for (size_t r = 0; r < 2; ++r) {
-    const RankProgram& rank = changed.by_pipeline_rank[r];
-    std::vector<uint32_t> order;
-    const auto message = [&](Kind kind, Role role, uint16_t b, uint16_t m) {
-      for (const uint32_t i : actions_of(rank, kind)) {
-        const Buffer& buffer = rank.buffers[rank.begin_uses(rank.actions[i])->buffer];
-        if (buffer.role == role && buffer.index == b && buffer.micro_batch == m) order.push_back(i);
-      }
-    };
-    for (uint32_t i = 0; i < rank.actions.size(); ++i) {
-      const Action& a = rank.actions[i];
-      if (a.kind == Kind::Send || a.kind == Kind::Receive) continue;
-      if (a.kind == Kind::Forward) message(Kind::Receive, Role::Activation, a.index, a.micro_batch);
-      if (a.kind == Kind::Backward)
-        message(Kind::Receive, Role::ActivationGradient, static_cast<uint16_t>(a.index + 1), a.micro_batch);
-      order.push_back(i);
-      if (a.kind == Kind::Forward)
-        message(Kind::Send, Role::Activation, static_cast<uint16_t>(a.index + 1), a.micro_batch);
-      if (a.kind == Kind::Backward) message(Kind::Send, Role::ActivationGradient, a.index, a.micro_batch);
-    }
-    ASSERT_EQ(order.size(), rank.actions.size());
-    rearrange(changed, r, order);
-  }
+  place_messages_where_used(changed);
   EXPECT_THAT(told(check(changed)), HasSubstr("nothing waits for ever: rank 0"));
 }
 

@@ -47,6 +47,33 @@ inline std::vector<uint32_t> actions_of(const RankProgram& rank, Kind kind) {
   return found;
 }
 
+// Receives just before the first, sends just after the last arithmetic that touches their bytes.
+inline void place_messages_where_used(Program& program) {
+  for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
+    const RankProgram& rank = program.by_pipeline_rank[r];
+    const std::vector<uint32_t> receives = actions_of(rank, Kind::Receive), sends = actions_of(rank, Kind::Send);
+    const auto buffer_of = [&](uint32_t message) { return rank.begin_uses(rank.actions[message])->buffer; };
+    std::vector<uint32_t> order;
+    std::vector<bool> placed(rank.actions.size(), false);
+    const auto put = [&](uint32_t i) {
+      if (!placed[i]) order.push_back(i);
+      placed[i] = true;
+    };
+    for (uint32_t i = 0; i < rank.actions.size(); ++i) {
+      const Action& action = rank.actions[i];
+      if (action.kind == Kind::Send || action.kind == Kind::Receive) continue;
+      for (const Use& use : uses_of(rank, action))
+        for (const uint32_t receive : receives)
+          if (buffer_of(receive) == use.buffer) put(receive);
+      put(i);
+      for (const Use& use : uses_of(rank, action))
+        for (const uint32_t send : sends)
+          if (buffer_of(send) == use.buffer && use.access != Access::Read) put(send);
+    }
+    rearrange(program, r, order);
+  }
+}
+
 inline void remove_wait(RankProgram& rank, uint32_t wait) {
   rank.waits.erase(rank.waits.begin() + wait);
   for (Action& action : rank.actions) {

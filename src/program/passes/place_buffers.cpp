@@ -1,6 +1,8 @@
 // Addresses: resident buffers first, then the others in issue order, each in the smallest free place that holds it. A
 // place is free again after its buffer's last use. Reusing it orders the two owners; `order` adds that wait.
 #include <map>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "program/compile.h"
@@ -12,18 +14,16 @@ namespace {
 constexpr uint64_t alignment = 64;  // a cache line: neighbours on different lanes do not share one
 uint64_t aligned(uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
 
-// The free places below the top, by offset; neighbours are merged.
+// The free places below the top, by offset (neighbours are merged) and by size.
 class FreeList {
  public:
   explicit FreeList(uint64_t first) : top_(first) {}
   uint64_t take(uint64_t bytes) {
-    auto best = places_.end();
-    for (auto place = places_.begin(); place != places_.end(); ++place)
-      if (place->second >= bytes && (best == places_.end() || place->second < best->second)) best = place;
-    if (best != places_.end()) {
-      const auto [offset, size] = *best;
-      places_.erase(best);
-      if (size > bytes) places_.emplace(offset + bytes, size - bytes);
+    // The smallest that is large enough; of those, the first.
+    if (const auto best = by_size_.lower_bound({bytes, 0}); best != by_size_.end()) {
+      const auto [size, offset] = *best;
+      remove(places_.find(offset));
+      if (size > bytes) add(offset + bytes, size - bytes);
       return offset;
     }
     // Nothing fits: grow at the top, beginning in a free place that ends there.
@@ -32,7 +32,7 @@ class FreeList {
       const auto last = std::prev(places_.end());
       if (last->first + last->second == top_) {
         offset = last->first;
-        places_.erase(last);
+        remove(last);
       }
     }
     top_ = offset + bytes;
@@ -40,20 +40,33 @@ class FreeList {
   }
   void give_back(uint64_t offset, uint64_t bytes) {
     if (bytes == 0) return;
-    auto place = places_.emplace(offset, bytes).first;
-    if (const auto next = std::next(place); next != places_.end() && offset + bytes == next->first) {
-      place->second += next->second;
-      places_.erase(next);
+    const auto next = places_.upper_bound(offset);
+    const auto before = next == places_.begin() ? places_.end() : std::prev(next);
+    if (next != places_.end() && offset + bytes == next->first) {
+      bytes += next->second;
+      remove(next);
     }
-    if (place != places_.begin())
-      if (const auto before = std::prev(place); before->first + before->second == place->first) {
-        before->second += place->second;
-        places_.erase(place);
-      }
+    if (before != places_.end() && before->first + before->second == offset) {
+      offset = before->first;
+      bytes += before->second;
+      remove(before);
+    }
+    add(offset, bytes);
   }
 
  private:
-  std::map<uint64_t, uint64_t> places_;
+  using Places = std::map<uint64_t, uint64_t>;
+  void add(uint64_t offset, uint64_t bytes) {
+    places_.emplace(offset, bytes);
+    by_size_.emplace(bytes, offset);
+  }
+  void remove(Places::iterator place) {
+    by_size_.erase({place->second, place->first});
+    places_.erase(place);
+  }
+
+  Places places_;
+  std::set<std::pair<uint64_t, uint64_t>> by_size_;  // (size, offset)
   uint64_t top_;
 };
 
@@ -70,14 +83,20 @@ uint64_t place_residents(RankProgram& rank, const std::vector<Lifetime>& lifetim
     }
     return end;
   }
+  using Meaning = std::tuple<Role, uint16_t, uint16_t, uint16_t>;
+  const auto meaning = [](const Buffer& b) { return Meaning(b.role, b.index, b.micro_batch, b.copy); };
+  std::map<Meaning, const Buffer*> there;
   for (const Buffer& placed : like->buffers) {
     if (!placed.resident) continue;
     end = std::max(end, placed.offset + aligned(placed.bytes));
-    for (Buffer& buffer : rank.buffers) {
-      Buffer there = buffer;
-      there.offset = placed.offset;
-      if (there == placed) buffer = placed;
-    }
+    there.emplace(meaning(placed), &placed);
+  }
+  for (Buffer& buffer : rank.buffers) {
+    const auto placed = there.find(meaning(buffer));
+    if (placed == there.end()) continue;
+    Buffer moved = buffer;
+    moved.offset = placed->second->offset;
+    if (moved == *placed->second) buffer = moved;
   }
   return end;
 }

@@ -1,0 +1,42 @@
+// How long each action takes, as data: what simulate() prices a program with, and what sleeping machines sleep. Lanes
+// of a rank do not slow each other down in it (a transfer that takes memory bandwidth from arithmetic): figures are
+// those of lanes that share nothing.
+#pragma once
+#include <vector>
+
+#include "model/shape/model.h"
+#include "program/program.h"
+
+namespace shardpipe {
+
+// Of one block over one micro-batch. A whole backward takes both its parts.
+struct BlockSeconds {
+  double forward = 0, backward_input = 0, backward_weight = 0;
+};
+
+// What grows with bytes: a fixed part, then a rate.
+struct BytesCost {
+  double fixed_seconds = 0, seconds_per_byte = 0;
+  double seconds(double bytes) const { return fixed_seconds + bytes * seconds_per_byte; }
+};
+
+struct CostModel {
+  std::vector<BlockSeconds> blocks;  // of every block, or one for all
+  BytesCost message;                 // from one pipeline rank to the next: latency, 1 / bandwidth
+  BytesCost collective;  // of the bytes that a ring sends from each rank: (N-1)/N of the array, twice for an
+                         // all-reduce. Nothing where a rank is alone
+  BytesCost update;      // norm, clip, optimizer, local sum of tied gradients: of the bytes that they use
+  uint64_t dp = 1;       // replicas that the program was compiled for
+};
+
+// Of an action of this pipeline rank, from when it and all whom it speaks to have begun. InvariantError where `blocks`
+// has none for its block.
+double seconds_of(const CostModel&, const Program&, uint16_t pipeline_rank, const Action&);
+
+// A forward at this rate, and each part of the backward the same (forward_flops: a backward is twice a forward).
+std::vector<BlockSeconds> block_seconds_at(const Model&, MicroBatchShape, double flops_per_second);
+// Of a model whose blocks of one kind take a fixed time.
+std::vector<BlockSeconds> fixed_block_seconds(const Model&, const BlockSeconds& embedding, const BlockSeconds& layer,
+                                              const BlockSeconds& head);
+
+}  // namespace shardpipe
