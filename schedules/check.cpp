@@ -94,8 +94,10 @@ std::string to_string(const ScheduleProblem& problem) {
 
 std::vector<ScheduleProblem> problems_of(const Schedule& schedule) {
   std::vector<std::vector<int>> positions;
-  for (const std::vector<Cell>& cells : schedule.by_rank)
-    std::iota(positions.emplace_back(cells.size()).begin(), positions.back().end(), 0);
+  for (const std::vector<Cell>& cells : schedule.by_rank) {
+    std::vector<int>& of_rank = positions.emplace_back(cells.size());
+    std::iota(of_rank.begin(), of_rank.end(), 0);
+  }
   Problems problems = problems_of_passes(schedule, positions);
   if (!problems.empty()) return problems;
   if (const auto deadlock = Items(schedule).deadlock())

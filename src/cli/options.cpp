@@ -160,9 +160,10 @@ std::vector<Option> make_options() {
               .get = [](const RunConfig& c) -> Value { return int64_t{c.layout.zero}; }};
   add(zero);
   add(plain<std::string>(
-      group, Kind::Choice, "schedule", [](RunConfig & c) -> auto& { return c.layout.schedule; },
-      fmt::format("pipeline schedule: {}", fmt::join(schedule_names(), ", "))));
-  table.back().choices = schedule_names();
+      group, Kind::Text, "schedule", [](RunConfig & c) -> auto& { return c.layout.schedule; },
+      fmt::format("pipeline schedule: {}; or one of your own, from a file", fmt::join(schedule_names(), ", "))));
+  table.back().placeholder_text = "NAME|file:PATH";
+  table.back().allowed_text = fmt::format("{}, file:PATH", fmt::join(schedule_names(), ", "));
   add(plain<int64_t>(
       group, Kind::Integer, "chunks", [](RunConfig & c) -> auto& { return c.layout.chunks_per_rank; },
       "stages that a pipeline rank holds, where the schedule leaves the choice", "as the schedule usually has"));

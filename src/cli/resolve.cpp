@@ -1,12 +1,16 @@
 // Settings → RunConfig: the preset first, then what was given, then the defaults that follow from it, then every rule.
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <set>
+#include <sstream>
 
 #include "base/error.h"
 #include "cli/settings.h"
 #include "schedules/schedule.h"
+#include "schedules/text.h"
 
 namespace shardpipe::cli {
 namespace {
@@ -40,6 +44,27 @@ void derive_model_sizes(const Given& given, ModelConfig& model, std::vector<std:
   }
 }
 
+// The file is read once, here; what is wrong with it is told beside all else.
+void read_own_schedule(Layout& layout, std::vector<std::string>& problems) {
+  constexpr std::string_view prefix = "file:";
+  if (!layout.schedule.starts_with(prefix)) return;
+  const std::string path = layout.schedule.substr(prefix.size());
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!path.empty() && !std::filesystem::is_directory(path)) text << file.rdbuf();
+  if (!file || path.empty() || text.str().empty()) {
+    problems.push_back(
+        fmt::format("--schedule {}: cannot read a schedule from '{}', allowed: the name of a file with one",
+                    layout.schedule, path));
+    return;
+  }
+  try {
+    layout.own_schedule = read_schedule(text.str(), path);
+  } catch (const InputError& error) {
+    problems.insert(problems.end(), error.problems().begin(), error.problems().end());
+  }
+}
+
 // A product that does not fit has a factor that is out of range and is told by itself.
 void derive_layout(const Given& given, Layout& layout) {
   if (const Generator* generator = find_generator(layout.schedule); generator != nullptr && !find(given, "chunks"))
@@ -47,8 +72,9 @@ void derive_layout(const Given& given, Layout& layout) {
   if (!find(given, "reduce-every")) layout.reduce_every = default_reduce_every(layout.zero);
   if (find(given, "global-batch-size")) return;
   int64_t batch = 0;
-  const bool overflows = __builtin_mul_overflow(layout.micro_batch_size, layout.dp, &batch) ||
-                         __builtin_mul_overflow(batch, layout.pp, &batch);
+  const bool overflows =
+      __builtin_mul_overflow(layout.micro_batch_size, layout.dp, &batch) ||
+      __builtin_mul_overflow(batch, layout.own_schedule ? layout.own_schedule->micro_batches : layout.pp, &batch);
   layout.global_batch_size = overflows ? 1 : batch;
 }
 
@@ -137,6 +163,9 @@ RunConfig resolve(const Settings& from_file, const Settings& from_flags, std::ve
   for (const Setting& setting : given) setting.option->set(config, setting.value);
   if (model_is_known) derive_model_sizes(given, config.model, problems);
   derive_min_lr(given, config.optimizer);
+  const size_t before = problems.size();
+  if (!unknown.contains("schedule")) read_own_schedule(config.layout, problems);
+  if (problems.size() > before) unknown.insert("schedule");  // said; nothing more about it
   derive_layout(given, config.layout);
 
   problems.insert(problems.end(), further_problems.begin(), further_problems.end());

@@ -46,14 +46,41 @@ void check_ranks(const Layout& layout, const Model& model, std::vector<std::stri
                     layout.dp, layout.ranks(), most_ranks, most_ranks / layout.pp));
 }
 
+// A schedule from a file says its ranks, chunks and micro-batches itself.
+bool check_own_schedule(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
+  const Schedule& own = *layout.own_schedule;
+  if (static_cast<int64_t>(own.by_rank.size()) != layout.pp)
+    problems.push_back(fmt::format("--pp {}: --schedule {} is of {} ranks; allowed: --pp {}", layout.pp,
+                                   layout.schedule, own.by_rank.size(), own.by_rank.size()));
+  if (layout.chunks_per_rank != 0)
+    problems.push_back(
+        fmt::format("--chunks: found {} beside --schedule {}, which places its {} chunks itself; "
+                    "allowed: none",
+                    layout.chunks_per_rank, layout.schedule, own.chunks));
+  const int64_t unit = layout.micro_batch_size * layout.dp;
+  if (between(layout.micro_batch_size, 1, most_sequences) && between(layout.dp, 1, most_ranks) &&
+      layout.global_batch_size % unit == 0 && layout.micro_batches() != own.micro_batches)
+    problems.push_back(fmt::format(
+        "--global-batch-size {}: found {} micro-batches a rank, but --schedule {} is of {}; --global-batch-size {} "
+        "would be",
+        layout.global_batch_size, layout.micro_batches(), layout.schedule, own.micro_batches,
+        unit * own.micro_batches));
+  const auto blocks = static_cast<int64_t>(model.blocks.size());
+  if (blocks > 0 && own.chunks > blocks)
+    problems.push_back(fmt::format("--schedule {}: found {} chunks, but {}, set by --layers; allowed: 1 to {}",
+                                   layout.schedule, own.chunks, blocks_in_words(model), blocks));
+  return true;
+}
+
 // A schedule that exists, with as many chunks as it takes and the model has blocks for. False: no number of chunks to
 // count with.
 bool check_schedule(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
+  if (layout.own_schedule) return check_own_schedule(layout, model, problems);
   const Generator* generator = find_generator(layout.schedule);
   if (generator == nullptr) {
     const std::vector<std::string> names = schedule_names();
-    problems.push_back(fmt::format("--schedule: found '{}', allowed: {}{}", layout.schedule, fmt::join(names, ", "),
-                                   did_you_mean(layout.schedule, names)));
+    problems.push_back(fmt::format("--schedule: found '{}', allowed: {}, file:PATH{}", layout.schedule,
+                                   fmt::join(names, ", "), did_you_mean(layout.schedule, names)));
     return true;
   }
   const int64_t fewest = generator->fewest_chunks, most = generator->most_chunks;
@@ -148,6 +175,7 @@ void check_stages(const Layout& layout, const Model& model, bool chunks_are_know
 }  // namespace
 
 int64_t Layout::chunks() const {
+  if (own_schedule) return own_schedule->chunks;
   if (chunks_per_rank != 0) return pp * chunks_per_rank;
   const Generator* generator = find_generator(schedule);
   return pp * (generator == nullptr ? 1 : generator->usual_chunks);

@@ -1,22 +1,25 @@
 // What a person asks for: how a model and a batch are spread over ranks. Its rules, and the errors they give.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/shape/model.h"
+#include "schedules/schedule.h"
 #include "shard/shard.h"
 
 namespace shardpipe {
 
 struct Layout {
-  int64_t pp = 1;  // pipeline ranks
-  int64_t dp = 1;  // data-parallel replicas of each pipeline rank
-  int zero = 0;    // ZeRO stage
-  std::string schedule = "1f1b";
-  int64_t chunks_per_rank = 0;    // stages that a pipeline rank holds; 0: as many as the schedule usually has
-  int64_t micro_batch_size = 1;   // sequences
-  int64_t global_batch_size = 1;  // sequences a step, over all replicas
+  int64_t pp = 1;                          // pipeline ranks
+  int64_t dp = 1;                          // data-parallel replicas of each pipeline rank
+  int zero = 0;                            // ZeRO stage
+  std::string schedule = "1f1b";           // of generators(), or the name of the file that own_schedule was read from
+  std::optional<Schedule> own_schedule{};  // one without problems_of(Schedule)
+  int64_t chunks_per_rank = 0;             // stages that a pipeline rank holds; 0: as many as the schedule usually has
+  int64_t micro_batch_size = 1;            // sequences
+  int64_t global_batch_size = 1;           // sequences a step, over all replicas
   ReduceEvery reduce_every = ReduceEvery::Step;
   bool reshard_after_forward =
       true;                     // ZeRO 3: gather again for the backward (true), or hold the gathered copy for the step

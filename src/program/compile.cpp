@@ -9,16 +9,19 @@
 namespace shardpipe {
 
 StepShape step_shape(const Model& model, const Layout& layout, uint64_t optimizer_states_per_element) {
-  StepShape shape{.model = &model,
-                  .layout = layout,
-                  .schedule = make_schedule(layout.schedule,
-                                            {.ranks = static_cast<uint16_t>(layout.pp),
-                                             .micro_batches = static_cast<uint16_t>(layout.micro_batches()),
-                                             .chunks_per_rank = static_cast<uint16_t>(layout.chunks() / layout.pp)}),
-                  .micro_batch = {layout.micro_batch_size, model.config.seq_len},
-                  .residency = residency(layout.zero, layout.reduce_every),
-                  .first_block = {},
-                  .optimizer_states_per_element = optimizer_states_per_element};
+  StepShape shape{
+      .model = &model,
+      .layout = layout,
+      .schedule =
+          layout.own_schedule
+              ? *layout.own_schedule
+              : make_schedule(layout.schedule, {.ranks = static_cast<uint16_t>(layout.pp),
+                                                .micro_batches = static_cast<uint16_t>(layout.micro_batches()),
+                                                .chunks_per_rank = static_cast<uint16_t>(layout.chunks() / layout.pp)}),
+      .micro_batch = {layout.micro_batch_size, model.config.seq_len},
+      .residency = residency(layout.zero, layout.reduce_every),
+      .first_block = {},
+      .optimizer_states_per_element = optimizer_states_per_element};
   const std::vector<int64_t> stages =
       layout.stages.empty() ? balanced_stages(model, layout.chunks(), shape.micro_batch) : layout.stages;
   check_invariant(stages.size() == shape.schedule.chunks, "{} stages for {} chunks", stages.size(),
@@ -34,8 +37,10 @@ StepShape step_shape(const Model& model, const Layout& layout, uint64_t optimize
 StepShape evaluation_shape(const StepShape& training_shape, const Program& training) {
   StepShape shape = training_shape;
   shape.schedule.name += ", forwards only";
-  for (std::vector<Cell>& cells : shape.schedule.by_rank)
+  for (std::vector<Cell>& cells : shape.schedule.by_rank) {
     std::erase_if(cells, [](const Cell& cell) { return cell.pass != Pass::Forward; });
+    for (Cell& cell : cells) cell.with_next = false;  // the backward that it ran with is gone
+  }
   shape.optimizer_states_per_element = 0;
   shape.resident = &training;
   return shape;
