@@ -18,6 +18,11 @@ std::span<const Generator> generators() {
                 looped_bfs},
       Generator{"zb-h1", "split backwards: a third of 1F1B's bubble in its memory", 1, 1, 1, zb_h1},
       Generator{"zb-h2", "split backwards: no bubble, in twice the memory of 1F1B", 1, 1, 1, zb_h2},
+      Generator{"zb-v", "two chunks a rank in a V, split backwards: no bubble in the memory of 1F1B", 2, 2, 2, zb_v},
+      Generator{"v-half", "as zb-v in half the memory: half of 1F1B's bubble", 2, 2, 2, v_half},
+      Generator{"v-min", "as zb-v in a third of the memory: two thirds of 1F1B's bubble", 2, 2, 2, v_min},
+      Generator{"dualpipe-v", "forwards that run together with backwards, over two chunks a rank in a V", 2, 2, 2,
+                dualpipe_v},
   };
   return table;
 }

@@ -39,6 +39,7 @@ struct Schedule {
 // parts. A message delays its reader and occupies no rank.
 struct PassCosts {
   double forward = 1, backward_input = 1, backward_weight = 1, transfer = 0;
+  bool operator==(const PassCosts&) const = default;
 };
 
 // What a schedule is made for.
@@ -72,6 +73,13 @@ Schedule looped_bfs(const ScheduleRequest&);
 // Zero bubble, handcrafted (Qi et al., arXiv:2401.10241, section 2): H1 with the memory of 1F1B, H2 with twice that.
 Schedule zb_h1(const ScheduleRequest&);
 Schedule zb_h2(const ScheduleRequest&);
+// Zero bubble over a V of two chunks a rank (same paper, section 6), placed by the costs.
+Schedule zb_v(const ScheduleRequest&);
+// V-shaped with less memory (Qi et al., arXiv:2405.15362), placed by the costs.
+Schedule v_half(const ScheduleRequest&);
+Schedule v_min(const ScheduleRequest&);
+// DualPipeV (DeepSeek-AI; torch.distributed.pipelining has the same): cells that run together.
+Schedule dualpipe_v(const ScheduleRequest&);
 
 char letter(Pass);  // F, B, I, W, as PyTorch's pipelining names them
 // "0F3" or "1B0", as PyTorch's pipelining prints an action.

@@ -17,6 +17,7 @@ struct Layout {
   int zero = 0;                            // ZeRO stage
   std::string schedule = "1f1b";           // of generators(), or the name of the file that own_schedule was read from
   std::optional<Schedule> own_schedule{};  // one without problems_of(Schedule)
+  PassCosts pass_costs{};                  // of a chunk, where they are known: what schedules place weight parts by
   int64_t chunks_per_rank = 0;             // stages that a pipeline rank holds; 0: as many as the schedule usually has
   int64_t micro_batch_size = 1;            // sequences
   int64_t global_batch_size = 1;           // sequences a step, over all replicas

@@ -17,7 +17,8 @@ StepShape step_shape(const Model& model, const Layout& layout, uint64_t optimize
               ? *layout.own_schedule
               : make_schedule(layout.schedule, {.ranks = static_cast<uint16_t>(layout.pp),
                                                 .micro_batches = static_cast<uint16_t>(layout.micro_batches()),
-                                                .chunks_per_rank = static_cast<uint16_t>(layout.chunks() / layout.pp)}),
+                                                .chunks_per_rank = static_cast<uint16_t>(layout.chunks() / layout.pp),
+                                                .costs = layout.pass_costs}),
       .micro_batch = {layout.micro_batch_size, model.config.seq_len},
       .residency = residency(layout.zero, layout.reduce_every),
       .first_block = {},

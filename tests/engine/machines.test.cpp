@@ -96,6 +96,26 @@ TEST(CpuMachine, DelaysOnLanesChangeNoBit) {
   }
 }
 
+// Each rank in turn is the slow one, under every schedule: no order of messages may depend on who is late.
+TEST(CpuMachineSlow, OneSlowRankChangesNoBitOfAnySchedule) {
+  for (const std::string& schedule : schedule_names()) {
+    ModelConfig model = tiny_gpt2();
+    model.layers = 6;  // eight blocks, for two chunks on each of four ranks
+    RunConfig config = tiny_run(model, tiny_layout(4, 1, 0, 8, ReduceEvery::Step, schedule));
+    config.steps = 1;
+    const std::string undisturbed = run_tiny(config).params_digest;
+    for (int slow = 0; slow < 4; ++slow) {
+      TrainHooks hooks;
+      hooks.observer = [slow](int rank) -> Observer {
+        return [slow, rank](int64_t, const Action&, const RankProgram&, std::byte*) {
+          if (rank == slow) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        };
+      };
+      EXPECT_EQ(run_tiny(config, hooks).params_digest, undisturbed) << schedule << ", rank " << slow << " is slow";
+    }
+  }
+}
+
 TEST(CpuMachine, AStepAllocatesNothing) {
   const Model model = make_model(tiny_gpt2());
   for (const int zero : {0, 1, 2, 3}) {

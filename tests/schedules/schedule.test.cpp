@@ -114,7 +114,10 @@ TEST(Schedules, NoRankWaitsForEverAndNoneBeginsBeforeWhatItNeeds) {
     for (size_t r = 0; r < times.size(); ++r)
       for (size_t k = 0; k < times[r].size(); ++k) {
         const Cell& cell = schedule.by_rank[r][k];
-        if (k > 0) {
+        if (k > 0 && schedule.by_rank[r][k - 1].with_next) {
+          EXPECT_EQ(times[r][k].begin, times[r][k - 1].begin);
+          EXPECT_EQ(times[r][k].end, times[r][k - 1].end);
+        } else if (k > 0) {
           EXPECT_GE(times[r][k].begin, times[r][k - 1].end);
         }
         const auto after = [&](Pass pass, int chunk) {
@@ -153,6 +156,20 @@ const ClosedForm closed_forms[] = {
      [](int p, int, int) { return p; }, [](int p, int m, int) { return m >= p; }},
     {"zb-h2", "arXiv:2401.10241; (p-1)(F+I-2W)", true, [](int, int, int) { return 0.0; },
      [](int p, int, int) { return 2 * p - 1; }, [](int p, int m, int) { return m >= 2 * p - 1; }},
+    {"zb-v", "arXiv:2401.10241; none, p micro-batches of two chunks", true, [](int, int, int) { return 0.0; },
+     [](int p, int, int) { return 2 * p; }, [](int p, int m, int) { return m >= 2 * p - 1; }},
+    // The paper's half and two thirds of 1F1B's (p-1)(F+B), of two chunks 6(p-1), or one pass less.
+    {"v-half", "arXiv:2405.15362; half of 1F1B's", true,
+     [](int p, int, int) { return p == 1 ? 0.0 : 3.0 * (p - 1) - (p % 2 == 1 || p < 6 ? 1 : 0); },
+     [](int p, int, int) { return 2 * ((p + 2) / 2); }, [](int p, int m, int) { return m >= 2 * p; }},
+    {"v-min", "arXiv:2405.15362; two thirds of 1F1B's", true,
+     [](int p, int, int) { return p == 1   ? 0.0
+                                  : p == 3 ? 5.0
+                                           : 4.0 * (p - 1) - 1; },
+     [](int p, int, int) { return 2 * ((p + 4) / 3); }, [](int p, int m, int) { return m >= 2 * p; }},
+    {"dualpipe-v", "DeepSeek-AI's table, PP = 2p stages; (PP/2-1)(F&B + B - 3W), PP+1 chunks", false,
+     [](int p, int, int) { return 2.0 * (p - 1); }, [](int p, int, int) { return 2 * p + 1; },
+     [](int p, int m, int) { return m >= 2 * p; }},
 };
 
 TEST(Schedules, BubbleAndActivationsInFlightAreThoseOfThePapers) {
@@ -173,6 +190,27 @@ TEST(Schedules, BubbleAndActivationsInFlightAreThoseOfThePapers) {
         }
     EXPECT_GT(compared, 50) << form.name;
   }
+}
+
+// DeepSeek-AI's table of DualPipeV (github.com/deepseek-ai/DualPipe), for other costs than equal ones: B is a whole
+// backward, F&B a forward and a backward that run together, and PP the stages, two a rank.
+TEST(DualpipeV, LosesTheBubbleOfItsTable) {
+  for (const PassCosts& costs : {PassCosts{1, 1, 1, 0}, PassCosts{2, 2, 1, 0}, PassCosts{3, 3, 2, 0}})
+    for (const double saved : {0.0, 0.25, 0.5})
+      for (uint16_t p = 2; p <= 8; ++p)
+        for (uint16_t m = static_cast<uint16_t>(2 * p); m <= 40; ++m) {
+          const Schedule schedule = make_schedule("dualpipe-v", {.ranks = p, .micro_batches = m, .chunks_per_rank = 2});
+          const double end = makespan(time_cells(schedule, std::span(&costs, 1), saved));
+          const double backward = costs.backward_input + costs.backward_weight;
+          const double together = costs.forward + backward - saved;
+          double most_idle = 0;  // the ranks' work differs: later ones run more pairs together
+          for (const auto& cells : schedule.by_rank) {
+            const auto pairs = static_cast<double>(std::ranges::count(cells, true, &Cell::with_next));
+            most_idle = std::max(most_idle, end - (2 * m * (costs.forward + backward) - pairs * saved));
+          }
+          EXPECT_DOUBLE_EQ(most_idle, (p - 1) * (together + backward - 3 * costs.backward_weight))
+              << "p " << p << " m " << m << " saved " << saved;
+        }
 }
 
 TEST(Schedules, InterleavedOfOneChunkIs1f1b) {
@@ -210,8 +248,8 @@ TEST(Gpipe, HoldsAllMicroBatches) {
 }
 
 TEST(Schedules, AreFoundByName) {
-  EXPECT_EQ(schedule_names(),
-            (std::vector<std::string>{"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2"}));
+  EXPECT_EQ(schedule_names(), (std::vector<std::string>{"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2",
+                                                        "zb-v", "v-half", "v-min", "dualpipe-v"}));
   for (const std::string& name : schedule_names()) {
     EXPECT_NE(find_generator(name), nullptr);
     EXPECT_EQ(make_schedule(name, {.ranks = 2, .micro_batches = 2, .chunks_per_rank = 0}).name, name);
@@ -223,22 +261,25 @@ TEST(Schedules, AreFoundByName) {
 }
 
 // A column is the time of one forward, input part or weight part; a whole backward takes two; `..` is idle. Later
-// chunks of a rank are written in small letters.
+// chunks of a rank are written in small letters, + joins cells that run together.
 std::string picture(const Schedule& schedule) {
   const CellTimes times = unit_times(schedule);
   std::string text;
   for (size_t r = 0; r < schedule.by_rank.size(); ++r) {
-    std::vector<std::string> columns(static_cast<size_t>(makespan(times)), "..");
+    std::vector<std::string> columns(static_cast<size_t>(makespan(times)), ".. ");
+    size_t next = 0;
     for (size_t k = 0; k < schedule.by_rank[r].size(); ++k) {
       const Cell& cell = schedule.by_rank[r][k];
-      const auto begin = static_cast<size_t>(times[r][k].begin);
+      next = std::max(next, static_cast<size_t>(times[r][k].begin));
       const bool first_chunk = cell.chunk < schedule.by_rank.size();
-      columns[begin] =
-          fmt::format("{}{}", first_chunk ? letter(cell.pass) : static_cast<char>(std::tolower(letter(cell.pass))),
-                      cell.micro_batch);
-      if (cell.pass == Pass::Backward) columns[begin + 1] = "--";
+      columns[next++] =
+          fmt::format("{}{}{}", first_chunk ? letter(cell.pass) : static_cast<char>(std::tolower(letter(cell.pass))),
+                      cell.micro_batch, cell.with_next ? '+' : ' ');
+      if (cell.pass == Pass::Backward) columns[next++] = "-- ";
     }
-    text += fmt::format("rank {}  {}\n", r, fmt::join(columns, " "));
+    std::string line = fmt::format("rank {}  {}", r, fmt::join(columns, ""));
+    line.pop_back();
+    text += line + "\n";
   }
   return text;
 }
@@ -250,8 +291,11 @@ TEST(Schedules, LookAsInTheirPictures) {
   std::stringstream text;
   text << page.rdbuf();
   for (const std::string& name : schedule_names())
-    EXPECT_THAT(text.str(), testing::HasSubstr(
-                                picture(make_schedule(name, {.ranks = 4, .micro_batches = 4, .chunks_per_rank = 0}))))
+    EXPECT_THAT(
+        text.str(),
+        testing::HasSubstr(picture(make_schedule(
+            name,
+            {.ranks = static_cast<uint16_t>(name == "dualpipe-v" ? 2 : 4), .micro_batches = 4, .chunks_per_rank = 0}))))
         << name;
 }
 
