@@ -46,7 +46,7 @@ TEST(TorchCsv, IsReadBackAsItWasWrittenInBothNotations) {
 
 TEST(TorchCsv, MovementOfChunksIsReadBack) {
   const std::string text =
-      "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0I0,0RESHARD,0W0,0REDUCE_GRAD\n1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0\n";
+      "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0I0,0RESHARD,0W0,0REDUCE_GRAD\n1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD\n";
   const LoweredSchedule lowered = parse_torch_csv(text, "my.csv");
   EXPECT_EQ(print_torch_csv(lowered), text);
   EXPECT_EQ(lowered.by_rank[0][0], (LoweredAction{LoweredKind::Unshard, 0}));
