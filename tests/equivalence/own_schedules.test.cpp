@@ -29,20 +29,26 @@ RunConfig run_of(const Schedule& schedule, int zero, int64_t dp = 1) {
   return config;
 }
 
-std::string content_of_torch_file(const std::string& name) {
-  std::ifstream file(std::string(TEST_DATA_DIR) + "/schedules/torch/" + name + ".csv", std::ios::binary);
-  EXPECT_TRUE(file) << name;
+std::string content_of(const std::string& path) {
+  std::ifstream file(std::string(TEST_DATA_DIR) + path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
 TEST(SameBitsOfOwnSchedules, OfPyTorch) {
   for (const char* name : {"dualpipev_4rank_10mb", "zb1p_2rank_2stagep_comms", "zb1p_2rank_2stagep_compute"}) {
-    const Schedule schedule = read_schedule(content_of_torch_file(name), std::string(name) + ".csv");
+    const Schedule schedule =
+        read_schedule(content_of(fmt::format("/schedules/torch/{}.csv", name)), fmt::format("{}.csv", name));
     for (const auto& [zero, dp] : {std::pair{0, 1}, {3, 1}, {0, 2}, {3, 2}}) {
       const RunConfig config = run_of(schedule, zero, dp);
       EXPECT_TRUE(same_bits(train(config), train_plain(config))) << describe(config);
     }
   }
+}
+
+TEST(SameBitsOfOwnSchedules, OfTheExampleOnThePage) {
+  const RunConfig config = run_of(read_schedule(content_of("/../docs/examples/two-by-two.schedule"), "example"), 3);
+  EXPECT_TRUE(same_bits(train(config), train_plain(config)));
 }
 
 TEST(SameBitsOfOwnSchedules, ChangedAtRandomWhereTheyStayValid) {

@@ -40,43 +40,35 @@ void expect_agreement(const std::vector<ScheduleProblem>& problems, const std::s
 }
 
 Schedule any_schedule(Chance& chance) {
-  const auto all = generators();
-  const Generator& generator = all[chance.below(all.size())];
-  const auto most = std::min<size_t>(generator.most_chunks, 3);
-  return make_schedule(generator.name, {.ranks = static_cast<uint16_t>(1 + chance.below(4)),
-                                        .micro_batches = static_cast<uint16_t>(1 + chance.below(6)),
-                                        .chunks_per_rank = static_cast<uint16_t>(
-                                            generator.fewest_chunks +
-                                            chance.below(most + 1 - std::min<size_t>(most, generator.fewest_chunks)))});
+  const auto between = [&](size_t least, size_t most) {
+    return static_cast<uint16_t>(least + chance.below(most - least + 1));
+  };
+  const Generator& generator = generators()[chance.below(generators().size())];
+  return make_schedule(generator.name, {.ranks = between(1, 4),
+                                        .micro_batches = between(1, 6),
+                                        .chunks_per_rank = between(generator.fewest_chunks,
+                                                                   std::min<size_t>(generator.most_chunks, 3))});
 }
 
 // Gathers each chunk's parameters for its passes, and reduces its gradients behind the last, as ZeRO 3 does.
 LoweredSchedule with_shards(const LoweredSchedule& schedule) {
   LoweredSchedule sharded = schedule;
   for (auto& actions : sharded.by_rank) {
-    std::vector<LoweredAction> old = std::move(actions);
-    actions.clear();
-    std::set<uint16_t> gathered;
-    const auto passes_follow = [&](size_t i) {
-      return std::any_of(old.begin() + static_cast<std::ptrdiff_t>(i) + 1, old.end(), [&](const LoweredAction& later) {
-        return later.chunk == old[i].chunk && is_pass(later.kind);
-      });
-    };
-    bool together = false;
-    for (size_t i = 0; i < old.size(); ++i) {
-      const size_t units = old[i].with_next ? 2 : 1;
-      for (size_t k = i; k < i + units && !together; ++k)
-        if (is_pass(old[k].kind) && gathered.insert(old[k].chunk).second)
-          actions.push_back({LoweredKind::Unshard, old[k].chunk});
-      actions.push_back(old[i]);
-      together = old[i].with_next;
-      if (together) continue;
-      for (size_t k = i > 0 && old[i - 1].with_next ? i - 1 : i; k <= i; ++k)
-        if (is_pass(old[k].kind) && !passes_follow(k)) {
-          actions.push_back({LoweredKind::Reshard, old[k].chunk});
-          actions.push_back({LoweredKind::ReduceGrad, old[k].chunk});
-        }
+    std::map<uint16_t, size_t> first, last;  // passes of each chunk; of a pair, the place before and behind both
+    for (size_t i = 0; i < actions.size(); ++i) {
+      if (!is_pass(actions[i].kind)) continue;
+      first.try_emplace(actions[i].chunk, i > 0 && actions[i - 1].with_next ? i - 1 : i);
+      last[actions[i].chunk] = actions[i].with_next ? i + 1 : i;
     }
+    std::vector<LoweredAction> with;
+    for (size_t i = 0; i < actions.size(); ++i) {
+      for (const auto& [chunk, at] : first)
+        if (at == i) with.push_back({LoweredKind::Unshard, chunk});
+      with.push_back(actions[i]);
+      for (const auto& [chunk, at] : last)
+        if (at == i) with.insert(with.end(), {{LoweredKind::Reshard, chunk}, {LoweredKind::ReduceGrad, chunk}});
+    }
+    actions = std::move(with);
   }
   return sharded;
 }

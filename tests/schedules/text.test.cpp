@@ -164,6 +164,30 @@ TEST(Cells, AreChunkPassAndMicroBatchAlone) {
     EXPECT_EQ(parse_cell(text), std::nullopt) << text;
 }
 
+std::string content_of_page(const std::string& name) {
+  std::ifstream file(std::string(TEST_DATA_DIR) + "/../docs/" + name, std::ios::binary);
+  EXPECT_TRUE(file) << name;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The page shows the example file, and what is told of three that differ from it.
+TEST(ScheduleText, IsThatOfThePageAndMistakesAreToldAsThere) {
+  const std::string page = content_of_page("schedules.md"), example = content_of_page("examples/two-by-two.schedule");
+  EXPECT_THAT(page, HasSubstr(example));
+  EXPECT_EQ(parse_schedule(example), parse_schedule(two_by_two));
+  const auto expect_on_page = [&](const std::string& file, std::string text,
+                                  const std::vector<std::pair<std::string, std::string>>& changes) {
+    for (const auto& [old, changed] : changes) text.replace(text.find(old), old.size(), changed);
+    const Lines told = mistakes([&] { read_schedule(text, file); });
+    EXPECT_FALSE(told.empty()) << file;
+    for (const std::string& line : told) EXPECT_THAT(page, HasSubstr("shardpipe: " + line + "\n"));
+  };
+  expect_on_page("swapped.schedule", example, {{"(3F1;3B0)", "3F2"}});
+  expect_on_page("broken.schedule", example, {{"0F0 0F1 3F0 (3F1;3B0) 3B1", "3F0 0F0 (3F1;3B1) 3B0"}});
+  expect_on_page("hangs.schedule", example,
+                 {{"0F0 0F1 3F0 (3F1;3B0) 3B1 0B0", "0F0 3F0 3B0 0B0 0F1 3F1 3B1"}, {"1F0 2F0 1F1", "1F0 1F1 2F0"}});
+}
+
 // Whatever a file holds, reading it ends in a schedule that can run or in an InputError with something to say.
 void expect_read_or_refused(const std::string& text, const std::string& file) {
   try {
