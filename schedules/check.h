@@ -10,8 +10,9 @@
 //
 // and of one whose movement is written out:
 //   message       what crosses ranks is sent once and received once; nothing else is
-//   parameters    a chunk that unshards computes only between Unshard and Reshard; a weight part needs no parameters
-//   reduction     a chunk that reduces gradients does so behind the last of them
+//   parameters    where one chunk unshards, each computes only between its Unshard and Reshard; a weight part needs no
+//                 parameters
+//   reduction     where one chunk reduces its gradients, each does, behind the last that it adds
 //   deadlock      as above, of passes, sends and receives, under the channel model
 #pragma once
 #include <cstdint>

@@ -30,9 +30,10 @@ class Lowered {
     if (!check_passes()) return std::move(problems_);
     find_places();
     check_messages();
-    for (size_t chunk = 0; chunk < schedule_.chunks; ++chunk) {
-      check_parameters(static_cast<uint16_t>(chunk));
-      check_reduction(static_cast<uint16_t>(chunk));
+    const bool shards = any(LoweredKind::Unshard, LoweredKind::Reshard), reduces = any(LoweredKind::ReduceGrad);
+    for (uint16_t chunk = 0; chunk < schedule_.chunks; ++chunk) {
+      if (shards) check_parameters(chunk);
+      if (reduces) check_reduction(chunk);
     }
     if (problems_.empty()) check_progress();
     return std::move(problems_);
@@ -121,12 +122,16 @@ class Lowered {
       }
   }
 
+  template <typename... Kinds>
+  bool any(Kinds... kinds) const {
+    return std::ranges::any_of(schedule_.by_rank, [&](const std::vector<LoweredAction>& actions) {
+      return std::ranges::any_of(actions, [&](const LoweredAction& action) { return ((action.kind == kinds) || ...); });
+    });
+  }
+
   void check_parameters(uint16_t chunk) {
     const std::vector<LoweredAction>& actions = actions_of(chunk);
-    const auto unshards = [chunk](const LoweredAction& action) {
-      return action.chunk == chunk && action.kind == LoweredKind::Unshard;
-    };
-    bool gathered = std::ranges::none_of(actions, unshards);
+    bool gathered = false;
     for (size_t i = 0; i < actions.size(); ++i) {
       const LoweredAction& action = actions[i];
       if (action.chunk != chunk) continue;
@@ -152,7 +157,9 @@ class Lowered {
       if (actions[i].kind == LoweredKind::Backward || actions[i].kind == LoweredKind::BackwardWeight)
         added = static_cast<int>(i);
     }
-    if (reduced >= 0 && reduced < added)
+    if (reduced < 0)
+      problem("reduction", {rank_of(chunk), -1}, "the gradients of chunk {} are never reduced", chunk);
+    else if (reduced < added)
       problem("reduction", {rank_of(chunk), reduced}, "the last reduction of chunk {} stands before {}, cell {}", chunk,
               to_string(actions[static_cast<size_t>(added)]), added + 1);
   }

@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <optional>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/nearest_name.h"
 #include "cli/settings.h"
+#include "cli/text_file.h"
 
 namespace shardpipe::cli {
 namespace {
@@ -195,24 +193,14 @@ Settings read_config_text(std::string_view text, const std::string& path) {
 }
 
 Settings read_config_file(const std::string& path) {
-  constexpr uintmax_t largest_file = 1 << 20;
-  Settings settings;
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
-  const auto refuse = [&](std::string_view found) {
-    settings.problems.push_back(fmt::format("--config {}: found {}, allowed: a readable TOML file", path, found));
+  try {
+    return read_config_text(read_text_file(path, "--config " + path, "a readable TOML file", 1), path);
+  } catch (const InputError& error) {
+    Settings settings;
+    settings.problems = error.problems();
     mark_all_unreadable(settings);
     return settings;
-  };
-  if (!std::filesystem::exists(status)) return refuse("no such file");
-  if (!std::filesystem::is_regular_file(status))
-    return refuse(std::filesystem::is_directory(status) ? "a folder" : "no regular file");
-  if (std::filesystem::file_size(path, error) > largest_file) return refuse("more than 1 MiB");
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || (file.peek() != std::ifstream::traits_type::eof() && !(text << file.rdbuf())))
-    return refuse("a file that cannot be read");
-  return read_config_text(text.str(), path);
+  }
 }
 
 }  // namespace shardpipe::cli

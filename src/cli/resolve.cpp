@@ -1,14 +1,12 @@
 // Settings → RunConfig: the preset first, then what was given, then the defaults that follow from it, then every rule.
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
-#include <fstream>
 #include <limits>
 #include <set>
-#include <sstream>
 
 #include "base/error.h"
 #include "cli/settings.h"
+#include "cli/text_file.h"
 #include "schedules/schedule.h"
 #include "schedules/text.h"
 
@@ -49,17 +47,9 @@ void read_own_schedule(Layout& layout, std::vector<std::string>& problems) {
   constexpr std::string_view prefix = "file:";
   if (!layout.schedule.starts_with(prefix)) return;
   const std::string path = layout.schedule.substr(prefix.size());
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!path.empty() && !std::filesystem::is_directory(path)) text << file.rdbuf();
-  if (!file || path.empty() || text.str().empty()) {
-    problems.push_back(
-        fmt::format("--schedule {}: cannot read a schedule from '{}', allowed: the name of a file with one",
-                    layout.schedule, path));
-    return;
-  }
   try {
-    layout.own_schedule = read_schedule(text.str(), path);
+    layout.own_schedule = read_schedule(
+        read_text_file(path, "--schedule " + layout.schedule, "a readable file with a schedule", 64), path);
   } catch (const InputError& error) {
     problems.insert(problems.end(), error.problems().begin(), error.problems().end());
   }

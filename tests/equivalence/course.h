@@ -24,9 +24,7 @@ struct Course {
   TrainResult result;  // the trainer's
 };
 
-inline Course train(const RunConfig& config, const SampleSource& samples, TrainHooks hooks = {}) {
-  const Model model = make_model(config.model);
-  const Step step = make_step(model, config.layout, optimizer_states_per_element(config.optimizer.optimizer));
+inline Course train(const RunConfig& config, const Step& step, const SampleSource& samples, TrainHooks hooks = {}) {
   Course course;
   hooks.keep_parameters = true;
   hooks.on_step = [&](const StepResult& result) {
@@ -38,6 +36,11 @@ inline Course train(const RunConfig& config, const SampleSource& samples, TrainH
   course.digest = course.result.params_digest;
   course.weights = std::move(course.result.parameters);
   return course;
+}
+inline Course train(const RunConfig& config, const SampleSource& samples, const TrainHooks& hooks = {}) {
+  const Model model = make_model(config.model);
+  return train(config, make_step(model, config.layout, optimizer_states_per_element(config.optimizer.optimizer)),
+               samples, hooks);
 }
 inline Course train(const RunConfig& config, const TrainHooks& hooks = {}) {
   return train(config, random_samples(config.seed, config.model.vocab_size), hooks);

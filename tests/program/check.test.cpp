@@ -143,6 +143,23 @@ TEST(Check, ExchangedActionsOfOneKindAreFoundOrHarmless) {
   EXPECT_GT(tally.refused, tally.harmless);
 }
 
+// Swapped, moved, repeated, dropped, given to another rank, a wait removed: 1,200 of them, one or two at a time.
+TEST(Check, RandomChangesOfTheListsAreFoundOrHarmless) {
+  std::mt19937 random(3);
+  Tally tally;
+  for (const auto& [layout, tied] : specimens()) {
+    Specimen s(layout, tied);
+    for (int n = 0; n < 200; ++n) {
+      Program changed = s.program;
+      std::string what = to_string(layout) + ": " + mutate(changed, random);
+      if (n % 2 == 0) what += ", " + mutate(changed, random);
+      if (changed != s.program) judge(s, changed, what, tally);
+    }
+  }
+  EXPECT_GT(tally.refused + tally.harmless, 1'000);
+  EXPECT_GT(tally.harmless, 50);
+}
+
 TEST(Check, RandomWrongsAreFoundOrHarmless) {
   const char* asked = std::getenv("SHARDPIPE_TEST_SEED");  // to look further than the one that every run repeats
   const auto seed = static_cast<uint32_t>(asked == nullptr ? 20240607 : std::atol(asked));

@@ -1,5 +1,6 @@
 // Small wrongs done to a program, and an independent judge of whether one does harm.
 #pragma once
+#include <algorithm>
 #include <bitset>
 #include <numeric>
 #include <random>
@@ -81,6 +82,64 @@ inline void remove_wait(RankProgram& rank, uint32_t wait) {
       --action.first_wait;
     else if (wait < action.first_wait + action.wait_count)
       --action.wait_count;
+  }
+}
+
+// An action of rank `from` stands on rank `to` instead, at `place`, with the buffers that there have its buffers'
+// numbers.
+inline void give_to_another_rank(Program& program, size_t from, uint32_t i, size_t to, uint32_t place) {
+  RankProgram &giver = program.by_pipeline_rank[from], &taker = program.by_pipeline_rank[to];
+  Action action = giver.actions[i];
+  const std::vector<Use> uses(giver.begin_uses(action), giver.end_uses(action));
+  std::vector<uint32_t> order = in_order(giver);
+  order.erase(order.begin() + i);
+  rearrange(program, from, order);
+  action.first_use = static_cast<uint32_t>(taker.uses.size());
+  action.first_wait = action.wait_count = 0;
+  for (const Use& use : uses)
+    taker.uses.push_back({static_cast<uint32_t>(use.buffer % taker.buffers.size()), use.access});
+  order = in_order(taker);
+  order.insert(order.begin() + std::min<std::ptrdiff_t>(place, std::ssize(order)), static_cast<uint32_t>(order.size()));
+  taker.actions.push_back(action);
+  rearrange(program, to, order);
+}
+
+// One wrong, and its name: two swapped, one moved, repeated, dropped or given to another rank, a wait removed.
+inline std::string mutate(Program& program, std::mt19937& random) {
+  const auto below = [&](size_t end) { return static_cast<uint32_t>(random() % end); };
+  const size_t r = below(program.by_pipeline_rank.size());
+  RankProgram& rank = program.by_pipeline_rank[r];
+  const uint32_t i = below(rank.actions.size()), j = below(rank.actions.size());
+  const std::string who = fmt::format("rank {}, {}", r, describe(rank, rank.actions[i]));
+  std::vector<uint32_t> order = in_order(rank);
+  switch (below(7)) {
+    case 0:
+      std::swap(order[i], order[j]);
+      rearrange(program, r, order);
+      return fmt::format("{} swapped with action {}", who, j);
+    case 1:
+      if (i + 1 < order.size()) std::swap(order[i], order[i + 1]);
+      rearrange(program, r, order);
+      return who + " swapped with the next";
+    case 2:
+      order.erase(order.begin() + i);
+      order.insert(order.begin() + std::min<std::ptrdiff_t>(j, std::ssize(order)), i);
+      rearrange(program, r, order);
+      return fmt::format("{} moved to {}", who, j);
+    case 3:
+      order.insert(order.begin() + j, i);
+      rearrange(program, r, order);
+      return fmt::format("{} once more at {}", who, j);
+    case 4:
+      order.erase(order.begin() + i);
+      rearrange(program, r, order);
+      return who + " dropped";
+    case 5:
+      give_to_another_rank(program, r, i, below(program.by_pipeline_rank.size()), j);
+      return who + " given to another rank";
+    default:
+      if (!rank.waits.empty()) remove_wait(rank, below(rank.waits.size()));
+      return fmt::format("rank {}, a wait removed", r);
   }
 }
 
