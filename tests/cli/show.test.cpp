@@ -140,6 +140,12 @@ TEST(ShowFile, IsComparedWithGeneratorsAtItsOwnSize) {
   EXPECT_THAT(outcome.standard_output, HasSubstr("\ninterleaved: 2 ranks, 2 micro-batches, 2 chunks a rank; step "));
 }
 
+TEST(ShowFile, ANameInAFileDoesNotSpeakToTheTerminal) {
+  const TemporaryFolder folder;
+  folder.write("my.schedule", "schedule a\x1b[31m\nchunks 1 loop\nrank 0 0F0 0B0\n");
+  EXPECT_THAT(show(folder, {"--schedule", "file:my.schedule"}).standard_output, StartsWith("a?[31m: 1 rank, "));
+}
+
 TEST(ShowFile, PyTorchsSchedulesFitIntoEightyColumns) {
   const TemporaryFolder folder;
   for (const auto& [name, title] :
