@@ -114,9 +114,8 @@ std::map<std::string, uint64_t> by_kind(const std::vector<WireBytes>& ranks) {
 // Of one step, summed over ranks.
 std::map<std::string, uint64_t> step_wire_bytes(const Program& program, const Layout& layout) {
   std::map<std::string, uint64_t> sum;
-  for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r)
-    for (const auto& [kind, bytes] :
-         by_kind(traffic(program, static_cast<uint16_t>(r), static_cast<uint64_t>(layout.dp))))
+  for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r)
+    for (const auto& [kind, bytes] : by_kind(traffic(program, r, static_cast<uint64_t>(layout.dp))))
       sum[kind] += bytes * static_cast<uint64_t>(layout.dp);
   return sum;
 }
