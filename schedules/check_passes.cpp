@@ -147,10 +147,10 @@ class Passes {
     if (whole == nullptr && input != nullptr && weight == nullptr)
       missing(Pass::BackwardWeight, fmt::format(", its input part stands in cell {}", input->position + 1));
 
-    const auto behind = [&](const Place* place, const Place* earlier) {
+    const auto behind = [&, its_forward = forward](const Place* place, const Place* earlier) {
       if (place == nullptr || earlier == nullptr || earlier->position < place->position) return;
       problem("order", place->rank, place->position, "{} stands before its {} {}, cell {}", to_string(place->cell),
-              earlier == forward ? "forward" : "input part", to_string(earlier->cell), earlier->position + 1);
+              earlier == its_forward ? "forward" : "input part", to_string(earlier->cell), earlier->position + 1);
     };
     behind(whole, forward);
     behind(input, forward);

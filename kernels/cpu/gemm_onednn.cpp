@@ -74,7 +74,7 @@ class ProductsOfThread {
  private:
   Product make(const Shape& s) {
     using Strides = dnnl::memory::dims;
-    const auto describe = [](int64_t rows, int64_t columns, Strides strides) {
+    const auto describe = [](int64_t rows, int64_t columns, const Strides& strides) {
       return dnnl::memory::desc({rows, columns}, dnnl::memory::data_type::f32, strides);
     };
     const auto a = describe(s.m, s.k, s.transpose_a == Transpose::Yes ? Strides{1, s.lda} : Strides{s.lda, 1});

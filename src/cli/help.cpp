@@ -65,7 +65,8 @@ std::string help_of_show() {
          "  shardpipe show --pp 4 --micro-batches 8\n"
          "  shardpipe show --pp 8 --micro-batches 32 --width 1000 | less -S\n"
          "  shardpipe show --compare gpipe,1f1b --costs 1,1.2,0.8,0.1\n"
-         "  shardpipe show --schedule 1f1b --out 1f1b.svg\n";
+         "  shardpipe show --schedule 1f1b --out 1f1b.svg\n"
+         "  shardpipe show --schedule file:my.schedule\n";
 }
 
 std::string common_entries(Command command) {

@@ -5,10 +5,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "cli/own_schedule.h"
 #include "cli/settings.h"
-#include "cli/text_file.h"
 #include "schedules/schedule.h"
-#include "schedules/text.h"
 
 namespace shardpipe::cli {
 namespace {
@@ -43,13 +42,11 @@ void derive_model_sizes(const Given& given, ModelConfig& model, std::vector<std:
 }
 
 // The file is read once, here; what is wrong with it is told beside all else.
-void read_own_schedule(Layout& layout, std::vector<std::string>& problems) {
-  constexpr std::string_view prefix = "file:";
-  if (!layout.schedule.starts_with(prefix)) return;
-  const std::string path = layout.schedule.substr(prefix.size());
+void derive_own_schedule(Layout& layout, std::vector<std::string>& problems) {
+  const std::optional<std::string> path = path_of_own_schedule(layout.schedule);
+  if (!path) return;
   try {
-    layout.own_schedule = read_schedule(
-        read_text_file(path, "--schedule " + layout.schedule, "a readable file with a schedule", 64), path);
+    layout.own_schedule = read_own_schedule(*path, "schedule");
   } catch (const InputError& error) {
     problems.insert(problems.end(), error.problems().begin(), error.problems().end());
   }
@@ -154,7 +151,7 @@ RunConfig resolve(const Settings& from_file, const Settings& from_flags, std::ve
   if (model_is_known) derive_model_sizes(given, config.model, problems);
   derive_min_lr(given, config.optimizer);
   const size_t before = problems.size();
-  if (!unknown.contains("schedule")) read_own_schedule(config.layout, problems);
+  if (!unknown.contains("schedule")) derive_own_schedule(config.layout, problems);
   if (problems.size() > before) unknown.insert("schedule");  // said; nothing more about it
   derive_layout(given, config.layout);
   if (const std::vector<double>& cost = config.block_cost; cost.size() == 3)

@@ -28,6 +28,13 @@ std::string counted(size_t count, std::string_view what, std::string_view plural
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : plural_ending);
 }
 
+// A name out of a file, without what a terminal would obey.
+std::string printable(std::string name) {
+  std::ranges::replace_if(
+      name, [](char c) { return (c >= 0 && c < ' ') || c == '\x7F'; }, '?');
+  return name;
+}
+
 }  // namespace
 
 Picture picture_of(const Schedule& schedule, const CellTimes& times) {
@@ -35,10 +42,10 @@ Picture picture_of(const Schedule& schedule, const CellTimes& times) {
   std::vector<uint16_t> held(ranks, 0), chunk_of_rank;
   for (const uint16_t rank : schedule.rank_of_chunk) chunk_of_rank.push_back(held[rank]++);
   Picture picture;
-  picture.name = schedule.name;
+  picture.name = printable(schedule.name);
   picture.chunks_of_rank = std::max<uint16_t>(1, std::ranges::max(held));
   picture.title = fmt::format(
-      "{}: {}, {}{}", schedule.name, counted(ranks, "rank", "s"), counted(schedule.micro_batches, "micro-batch", "es"),
+      "{}: {}, {}{}", picture.name, counted(ranks, "rank", "s"), counted(schedule.micro_batches, "micro-batch", "es"),
       picture.chunks_of_rank > 1 ? fmt::format(", {} chunks a rank", picture.chunks_of_rank) : "");
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     picture.rows.push_back({.label = fmt::format("rank {}", rank), .rank = rank});

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -16,6 +17,7 @@
 #include "base/nearest_name.h"
 #include "cli/commands.h"
 #include "cli/help.h"
+#include "cli/own_schedule.h"
 #include "cli/schedule_picture.h"
 #include "cli/settings.h"
 #include "report/terminal.h"
@@ -93,15 +95,28 @@ std::optional<PassCosts> parse_costs(std::string_view text) {
   return PassCosts{numbers[0], numbers[1], numbers[2], numbers[3]};
 }
 
-// A name that --schedule or --compare was given; null, with a problem, where there is none such.
-const Generator* generator_of(const std::string& name, std::string_view flag, Problems& problems) {
-  const Generator* generator = find_generator(name);
-  if (!generator) {
+// One that --schedule or --compare names: a generator, or a schedule out of a file. Neither, with a problem, where
+// there is none such.
+struct Drawn {
+  std::string name;
+  const Generator* generator = nullptr;
+  std::optional<Schedule> own;
+};
+
+Drawn drawn_by(const std::string& name, std::string_view flag, Problems& problems) {
+  Drawn drawn{.name = name, .generator = find_generator(name), .own = std::nullopt};
+  if (const std::optional<std::string> path = path_of_own_schedule(name)) {
+    try {
+      drawn.own = read_own_schedule(*path, flag);
+    } catch (const InputError& error) {
+      problems.insert(problems.end(), error.problems().begin(), error.problems().end());
+    }
+  } else if (!drawn.generator) {
     const std::vector<std::string> known = schedule_names();
-    problems.push_back(
-        fmt::format("--{}: found '{}', allowed: {}{}", flag, name, fmt::join(known, ", "), did_you_mean(name, known)));
+    problems.push_back(fmt::format("--{}: found '{}', allowed: {}, file:PATH{}", flag, name, fmt::join(known, ", "),
+                                   did_you_mean(name, known)));
   }
-  return generator;
+  return drawn;
 }
 
 bool has_the_choice(const Generator& generator) { return generator.fewest_chunks != generator.most_chunks; }
@@ -116,7 +131,7 @@ PassCosts costs_of_a_chunk(const PassCosts& whole, double chunks) {
 }
 
 struct Request {
-  std::vector<std::string> names;  // one, or those to compare
+  std::vector<Drawn> schedules;  // one, or those to compare
   bool compares = false;
   ScheduleRequest shape;  // chunks_per_rank 0: as each schedule usually has; costs: of a rank's whole share
   Format format = Format::Text;
@@ -125,15 +140,22 @@ struct Request {
   bool color = false;
 };
 
-void read_chunks(const Flags& flags, const std::vector<const Generator*>& generators, Request& request,
-                 Problems& problems) {
+double chunks_of_rank(const Schedule& schedule) {
+  return static_cast<double>(schedule.chunks) / static_cast<double>(schedule.by_rank.size());
+}
+
+void read_chunks(const Flags& flags, Request& request, Problems& problems) {
   request.shape.chunks_per_rank = 0;
   if (!flags.given("chunks") || flags.unreadable("chunks")) return;
   const size_t before = problems.size();
   const int64_t chunks = whole_number(flags, "chunks", 1, 1, most_chunks, problems);
   if (problems.size() > before) return;
   bool somebody_has_the_choice = false;
-  for (const Generator* generator : generators) {
+  for (const auto& [name, generator, own] : request.schedules) {
+    if (own && !request.compares && chunks_of_rank(*own) != static_cast<double>(chunks))
+      problems.push_back(fmt::format("--chunks: found {}, but {} has {} on {} ranks; allowed: leave it out", chunks,
+                                     name, own->chunks, own->by_rank.size()));
+    if (own) continue;
     if (!generator) return;
     const bool choice = has_the_choice(*generator);
     somebody_has_the_choice = somebody_has_the_choice || choice;
@@ -150,33 +172,63 @@ void read_chunks(const Flags& flags, const std::vector<const Generator*>& genera
   request.shape.chunks_per_rank = static_cast<uint16_t>(chunks);
 }
 
+// --pp or --micro-batches: what the files have where there are some, which must then agree with each other and with
+// the flag; else the flag or its default.
+uint16_t read_size(const Flags& flags, std::string_view flag, int64_t otherwise, int64_t most,
+                   const std::function<size_t(const Schedule&)>& of, const Request& request, Problems& problems) {
+  const Drawn* first = nullptr;
+  for (const Drawn& drawn : request.schedules) {
+    if (!drawn.own) continue;
+    const size_t size = of(*drawn.own);
+    if (!first) {
+      first = &drawn;
+      if (size > static_cast<size_t>(most))
+        problems.push_back(
+            fmt::format("--{}: found {} in {}, allowed in a picture: 1 to {}", flag, size, drawn.name, most));
+    } else if (size != of(*first->own)) {
+      problems.push_back(fmt::format("--compare: found --{} {} in {} and {} in {}, allowed: files with the same", flag,
+                                     of(*first->own), first->name, size, drawn.name));
+    }
+  }
+  if (!first) return static_cast<uint16_t>(whole_number(flags, flag, otherwise, 1, most, problems));
+  const auto size = static_cast<int64_t>(of(*first->own));
+  if (const int64_t asked_for = flags.value<int64_t>(flag, size); asked_for != size)
+    problems.push_back(
+        fmt::format("--{}: found {}, but {} has {}; allowed: {}", flag, asked_for, first->name, size, size));
+  return static_cast<uint16_t>(size);
+}
+
 void read_schedules(const Flags& flags, Request& request, Problems& problems) {
   request.compares = flags.given("compare");
   if (request.compares && flags.given("schedule"))
     problems.emplace_back("--compare: found beside --schedule, allowed: one of them");
   const std::string_view flag = request.compares ? "compare" : "schedule";
-  request.names = request.compares ? split(flags.text("compare", "1f1b"))
-                                   : std::vector<std::string>{flags.text("schedule", "1f1b")};
-  std::vector<const Generator*> generators;
-  for (const std::string& name : request.names) generators.push_back(generator_of(name, flag, problems));
-  if (request.names.size() > most_compared)
-    problems.push_back(
-        fmt::format("--compare: found {} schedules, allowed: at most {}", request.names.size(), most_compared));
+  const std::vector<std::string> names = request.compares ? split(flags.text("compare", "1f1b"))
+                                                          : std::vector<std::string>{flags.text("schedule", "1f1b")};
+  for (const std::string& name : names) request.schedules.push_back(drawn_by(name, flag, problems));
+  if (names.size() > most_compared)
+    problems.push_back(fmt::format("--compare: found {} schedules, allowed: at most {}", names.size(), most_compared));
 
   ScheduleRequest& shape = request.shape;
-  shape.ranks = static_cast<uint16_t>(whole_number(flags, "pp", 4, 1, most_ranks, problems));
-  shape.micro_batches = static_cast<uint16_t>(whole_number(flags, "micro-batches", 8, 1, most_micro_batches, problems));
-  read_chunks(flags, generators, request, problems);
+  shape.ranks = read_size(
+      flags, "pp", 4, most_ranks, [](const Schedule& schedule) { return schedule.by_rank.size(); }, request, problems);
+  shape.micro_batches = read_size(
+      flags, "micro-batches", 8, most_micro_batches, [](const Schedule& schedule) { return schedule.micro_batches; },
+      request, problems);
+  read_chunks(flags, request, problems);
 
-  int64_t chunks = 1;
-  for (const Generator* generator : generators)
-    if (generator) chunks = std::max<int64_t>(chunks, chunks_of(*generator, shape.chunks_per_rank));
-  const int64_t passes = int64_t{shape.ranks} * shape.micro_batches * chunks;
+  double chunks = 1;
+  for (const Drawn& drawn : request.schedules) {
+    if (drawn.generator) chunks = std::max<double>(chunks, chunks_of(*drawn.generator, shape.chunks_per_rank));
+    if (drawn.own) chunks = std::max(chunks, chunks_of_rank(*drawn.own));
+  }
+  const double passes = shape.ranks * chunks * shape.micro_batches;
   if (passes > most_passes)
     problems.push_back(fmt::format(
-        "--pp {} × --micro-batches {}{}: found {} forwards, allowed in one picture: {}; --micro-batches {} would be",
-        shape.ranks, shape.micro_batches, chunks > 1 ? fmt::format(" × {} chunks", chunks) : "", passes, most_passes,
-        std::max<int64_t>(1, most_passes / (int64_t{shape.ranks} * chunks))));
+        "--pp {} × --micro-batches {}{}: found {:.0f} forwards, allowed in one picture: {}; --micro-batches {} would "
+        "be",
+        shape.ranks, shape.micro_batches, chunks > 1 ? fmt::format(" × {:.3g} chunks", chunks) : "", passes,
+        most_passes, std::max(1, static_cast<int>(most_passes / (shape.ranks * chunks)))));
 
   const std::string costs = flags.text("costs", "1,1,1,0");
   if (const std::optional<PassCosts> parsed = parse_costs(costs))
@@ -217,12 +269,12 @@ Request read_request(const Settings& settings) {
   return request;
 }
 
-// Where a name becomes a schedule. Costs are of a rank's whole share of the model, so that schedules with more chunks
-// do the same work.
-Schedule schedule_of(const std::string& name, ScheduleRequest request) {
-  request.chunks_per_rank = chunks_of(*find_generator(name), request.chunks_per_rank);
+// Costs are of a rank's whole share of the model, so that schedules with more chunks do the same work.
+Schedule schedule_of(const Drawn& drawn, ScheduleRequest request) {
+  if (drawn.own) return *drawn.own;
+  request.chunks_per_rank = chunks_of(*drawn.generator, request.chunks_per_rank);
   request.costs = costs_of_a_chunk(request.costs, request.chunks_per_rank);
-  return make_schedule(name, request);
+  return make_schedule(drawn.name, request);
 }
 
 std::string in_words(const PassCosts& costs, std::string_view of_chunks) {
@@ -232,12 +284,12 @@ std::string in_words(const PassCosts& costs, std::string_view of_chunks) {
       costs.transfer > 0 ? fmt::format(", a message {}", short_number(costs.transfer)) : "", of_chunks);
 }
 
-Picture draw(const std::string& name, const ScheduleRequest& request) {
-  const Schedule schedule = schedule_of(name, request);
-  const size_t chunks = schedule.chunks / schedule.by_rank.size();
-  const PassCosts costs = costs_of_a_chunk(request.costs, static_cast<double>(chunks));
+Picture draw(const Drawn& drawn, const ScheduleRequest& request) {
+  const Schedule schedule = schedule_of(drawn, request);
+  const double chunks = chunks_of_rank(schedule);
+  const PassCosts costs = costs_of_a_chunk(request.costs, chunks);
   Picture picture = picture_of(schedule, time_cells(schedule, {&costs, 1}));
-  picture.costs = in_words(request.costs, chunks > 1 ? fmt::format("; each chunk 1/{} of that", chunks) : "");
+  picture.costs = in_words(request.costs, chunks > 1 ? fmt::format("; each chunk 1/{:.3g} of that", chunks) : "");
   return picture;
 }
 
@@ -281,7 +333,7 @@ int show_command(std::span<const std::string> arguments) {
   }
   const Request request = read_request(read.settings);
   std::vector<Picture> pictures;
-  for (const std::string& name : request.names) pictures.push_back(draw(name, request.shape));
+  for (const Drawn& drawn : request.schedules) pictures.push_back(draw(drawn, request.shape));
   if (std::ranges::any_of(pictures, [](const Picture& picture) { return picture.chunks_of_rank > 1; }) &&
       request.compares)
     pictures.front().costs = in_words(request.shape.costs, "; one of v chunks a v-th of that");

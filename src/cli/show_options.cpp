@@ -33,13 +33,14 @@ Option one_of(Option option, std::vector<std::string> choices) {
 std::vector<Option> make_show_options() {
   const std::string schedules = fmt::format("{}", fmt::join(schedule_names(), ", "));
   return {
-      text_of(flag("Schedule", Kind::Text, "schedule", "what to draw; below is what there is", "1f1b"), "NAME",
-              schedules),
+      text_of(flag("Schedule", Kind::Text, "schedule",
+                   "what to draw: one of those below, or one of your own, from a file", "1f1b"),
+              "NAME|file:PATH", schedules + ", file:PATH"),
       text_of(flag("Schedule", Kind::Text, "compare",
                    "draw several on one scale of time, with a table of what they cost", "none"),
-              "A,B,C", "schedules with commas between them: " + schedules),
-      flag("Schedule", Kind::Integer, "pp", "pipeline ranks", "4"),
-      flag("Schedule", Kind::Integer, "micro-batches", "of a step, on one replica", "8"),
+              "A,B,C", "schedules with commas between them: " + schedules + ", file:PATH"),
+      flag("Schedule", Kind::Integer, "pp", "pipeline ranks", "those of the file, else 4"),
+      flag("Schedule", Kind::Integer, "micro-batches", "of a step, on one replica", "those of the file, else 8"),
       flag("Schedule", Kind::Integer, "chunks",
            "stages that a rank holds; with --compare: of those schedules that leave the choice",
            "as the schedule usually has"),

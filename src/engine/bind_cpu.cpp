@@ -284,7 +284,8 @@ std::vector<BoundAction> bind_cpu(const Program& program, const StepShape& shape
       bound.push_back(bind_communication(program, shape, place, view, action));
     } else {
       BoundAction function = binder->bind(action);
-      bound.push_back([binder, function = std::move(function)] { function(); });  // the functions look into the binder
+      bound.emplace_back(
+          [binder, function = std::move(function)] { function(); });  // the functions look into the binder
     }
   }
   return bound;

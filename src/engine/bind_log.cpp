@@ -9,7 +9,7 @@ std::vector<BoundAction> bind_log(const Program& program, const RankPlace& place
   const RankProgram& rank = program.by_pipeline_rank[place.pipeline_rank];
   logs.assign(lane_count, {});
   for (const Action& action : rank.actions)
-    bound.push_back(
+    bound.emplace_back(
         [line = describe(rank, action), &log = logs[static_cast<size_t>(action.lane)]] { log.push_back(line); });
   return bound;
 }

@@ -12,7 +12,7 @@ std::vector<BoundAction> bind_sleep(const Program& program, const StepShape& sha
     if (action.group != none)
       bound.push_back(bind_communication(program, shape, place, {arena, &highest_byte}, action));
     else
-      bound.push_back([pause = duration(action)] { std::this_thread::sleep_for(pause); });
+      bound.emplace_back([pause = duration(action)] { std::this_thread::sleep_for(pause); });
   }
   return bound;
 }

@@ -47,8 +47,8 @@ class Peak {
  public:
   void add(Span life, int64_t amount) {
     if (life.end_seconds <= life.begin_seconds) return;
-    changes_.push_back({life.begin_seconds, amount});
-    changes_.push_back({life.end_seconds, -amount});
+    changes_.emplace_back(life.begin_seconds, amount);
+    changes_.emplace_back(life.end_seconds, -amount);
   }
   int64_t most() {
     std::ranges::sort(changes_);

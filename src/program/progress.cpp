@@ -103,8 +103,7 @@ class Run {
     for (size_t g = 0; g < members_.size(); ++g) {
       members_[g].ranks = program_.groups[g].pipeline_ranks;
       std::ranges::sort(members_[g].ranks);
-      const auto twice = std::ranges::unique(members_[g].ranks);
-      members_[g].ranks.erase(twice.begin(), twice.end());
+      members_[g].ranks.erase(std::unique(members_[g].ranks.begin(), members_[g].ranks.end()), members_[g].ranks.end());
       members_[g].turns.resize(members_[g].ranks.size());
     }
     turn_.assign(actions(), 0);
@@ -209,7 +208,7 @@ class Run {
     std::string text;
     if (a != nobody) {  // a cycle: told from its first action on
       chain.erase(chain.begin(), chain.begin() + seen_at[a]);
-      std::ranges::rotate(chain, std::ranges::min_element(chain));
+      std::rotate(chain.begin(), std::ranges::min_element(chain), chain.end());
     }
     for (const uint32_t b : chain) text += told(b) + " waits for ";
     if (a != nobody) return text + fmt::format("rank {}, action {}", place_[chain[0]].rank, place_[chain[0]].action);

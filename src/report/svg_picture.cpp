@@ -18,7 +18,7 @@ constexpr double margin = 16, line_height = 17;
 constexpr double character = 7;        // width of a letter of the 12 px text, on the safe side
 constexpr double box_character = 5.4;  // of the numbers in boxes
 // The shortest pass gets 20 px, in long steps 14, which still hold a number of two digits.
-constexpr double narrowest_plot = 560, roomy_plot = 1000, widest_plot = 2400;
+constexpr double narrowest_plot = 560, roomy_plot = 1000, widest_plot = 3000;
 constexpr size_t most_tooltips = 4000;  // beyond, they would be most of the file
 
 // How many bytes from the front are one UTF-8 character; 0: none is there.

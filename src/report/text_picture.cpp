@@ -56,7 +56,7 @@ double step_of(const Picture& picture) {
 }
 
 Scale scale_for(std::span<const Picture> pictures, size_t room) {
-  constexpr size_t most_bands = 8, hopeless_bands = 100;
+  constexpr size_t most_bands = 12, hopeless_bands = 100;
   double longest = 0;
   size_t label = 1;
   for (const Picture& picture : pictures) {
@@ -259,7 +259,7 @@ std::string legend(std::span<const Picture> pictures, const Scale& scale, const 
   std::string notes = "The number is the micro-batch";
   notes += numbers_are_cut ? ", its last digit where a box has no room." : ".";
   if (chunks == 2) notes += " Capitals are the first chunk of a rank, small letters its second.";
-  if (chunks > 2) notes += " The small letter is the chunk of its rank: a is the first.";
+  if (chunks > 2) notes += " The small letter, where there is room, is the chunk of its rank: a is the first.";
   if (together) notes += " Passes joined by + run at the same time.";
   return text + wrapped(notes, columns);
 }

@@ -2,21 +2,29 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <limits>
 #include <numeric>
 #include <optional>
 
+#include "program/simulate.h"
 #include "report/run_folder.h"
 #include "report/table.h"
-#include "schedules/timing.h"
 #include "train/trace.h"
 #include "train/trainer.h"
 
 namespace shardpipe {
 
-std::vector<Timeline> run_asleep(const Step& step, const std::function<Duration(const Action&)>& duration,
-                                 int64_t steps) {
+CostModel synthetic_costs(const RunConfig& config, const Model& model) {
+  const std::vector<double> usual{10, 10, 10};
+  const std::vector<double>& milliseconds = config.block_cost.empty() ? usual : config.block_cost;
+  const BlockSeconds layer{milliseconds[0] / 1e3, milliseconds[1] / 1e3, milliseconds[2] / 1e3};
+  return {.blocks = fixed_block_seconds(model, {}, layer, {}),
+          .message = {},
+          .collective = {},
+          .update = {},
+          .dp = static_cast<uint64_t>(config.layout.dp)};
+}
+
+std::vector<Timeline> run_asleep(const Step& step, const CostModel& costs, int64_t steps) {
   const auto ranks = static_cast<int>(step.shape.layout.ranks());
   LocalWorld world(ranks);
   std::vector<int> everyone(static_cast<size_t>(ranks));
@@ -27,6 +35,9 @@ std::vector<Timeline> run_asleep(const Step& step, const std::function<Duration(
     const auto communicators = join_groups(step.training, step.shape, place, world, "timed");
     place.communicators = &communicators;
     const RankProgram& rank = step.training.by_pipeline_rank[place.pipeline_rank];
+    const auto duration = [&](const Action& action) {
+      return Duration(seconds_of(costs, step.training, place.pipeline_rank, action));
+    };
     const Arena arena(rank.arena_bytes);
     LaneMachine machine(rank, bind_sleep(step.training, step.shape, place, arena.at(0), duration),
                         fmt::format("r{}", r), [&world, r](const std::exception_ptr& error) { world.abort(error, r); });
@@ -39,61 +50,11 @@ std::vector<Timeline> run_asleep(const Step& step, const std::function<Duration(
   return timelines;
 }
 
-double block_seconds(const RunConfig& config, const Model& model, const Action& action) {
-  if (!is_compute(action.kind) || model.blocks[action.index].kind != BlockKind::Layer) return 0;
-  const std::vector<double> usual{10, 10, 10};
-  const std::vector<double>& milliseconds = config.block_cost.empty() ? usual : config.block_cost;
-  switch (action.kind) {
-    case Kind::Forward:
-      return milliseconds[0] / 1e3;
-    case Kind::BackwardInput:
-      return milliseconds[1] / 1e3;
-    case Kind::BackwardWeight:
-      return milliseconds[2] / 1e3;
-    default:
-      return (milliseconds[1] + milliseconds[2]) / 1e3;
-  }
-}
-
-double Occupancy::bubble() const { return 1 - *std::ranges::max_element(busy_seconds) / step_seconds; }
-
-Occupancy occupancy(const Step& step, const std::vector<Timeline>& timelines) {
-  double begin = std::numeric_limits<double>::infinity(), end = 0;
-  Occupancy found;
-  for (size_t r = 0; r < timelines.size(); ++r) {
-    const RankProgram& rank = step.training.by_pipeline_rank[r / static_cast<size_t>(step.shape.layout.dp)];
-    double& busy = found.busy_seconds.emplace_back(0);
-    for (size_t i = 0; i < rank.actions.size(); ++i) {
-      if (!is_compute(rank.actions[i].kind)) continue;
-      const Span& span = timelines[r][i];
-      busy += span.end_seconds - span.begin_seconds;
-      begin = std::min(begin, span.begin_seconds);
-      end = std::max(end, span.end_seconds);
-    }
-  }
-  found.step_seconds = end - begin;
-  return found;
-}
-
-Occupancy scheduled_occupancy(const RunConfig& config, const Step& step) {
-  const StepShape& shape = step.shape;
-  std::vector<PassCosts> costs(shape.schedule.chunks);
-  for (uint16_t chunk = 0; chunk < shape.schedule.chunks; ++chunk) {
-    PassCosts& cost = costs[chunk] = {.forward = 0, .backward_input = 0, .backward_weight = 0};
-    for (uint16_t b = shape.first_block[chunk]; b < shape.first_block[chunk + 1]; ++b) {
-      const auto seconds = [&](Kind kind) { return block_seconds(config, *shape.model, {.kind = kind, .index = b}); };
-      cost.forward += seconds(Kind::Forward);
-      cost.backward_input += seconds(Kind::BackwardInput);
-      cost.backward_weight += seconds(Kind::BackwardWeight);
-    }
-  }
-  Occupancy planned;
-  for (const auto& cells : time_cells(shape.schedule, costs)) {
-    double& busy = planned.busy_seconds.emplace_back(0);
-    for (const CellTime& cell : cells) busy += cell.end - cell.begin;
-    planned.step_seconds = std::max(planned.step_seconds, cells.back().end);
-  }
-  return planned;
+StepFigures measured_figures(const Step& step, const std::vector<Timeline>& by_world_rank) {
+  std::vector<Timeline> of_first_replica;
+  for (size_t r = 0; r < by_world_rank.size(); r += static_cast<size_t>(step.shape.layout.dp))
+    of_first_replica.push_back(by_world_rank[r]);
+  return step_figures(step.training, of_first_replica);
 }
 
 void timed_run(const RunConfig& config, const std::string& config_text) {
@@ -101,18 +62,23 @@ void timed_run(const RunConfig& config, const std::string& config_text) {
   const Step step = make_step(model, config.layout, optimizer_states_per_element(config.optimizer.optimizer));
   std::optional<RunFolder> folder;
   if (!config.out.empty()) folder.emplace(config.out, config_text);
-  const std::vector<Timeline> timelines = run_asleep(
-      step, [&](const Action& action) { return Duration(block_seconds(config, model, action)); }, config.steps);
+  const CostModel costs = synthetic_costs(config, model);
+  const std::vector<Timeline> timelines = run_asleep(step, costs, config.steps);
 
-  const Occupancy measured = occupancy(step, timelines), planned = scheduled_occupancy(config, step);
-  Table table{.header = {"rank", "busy", "idle"}, .rows = {}};
-  for (size_t r = 0; r < timelines.size(); ++r)
-    table.rows.push_back({fmt::format("{}", r), fmt::format("{:.4f} s", measured.busy_seconds[r]),
-                          fmt::format("{:.4f} s", measured.step_seconds - measured.busy_seconds[r])});
+  const StepFigures measured = measured_figures(step, timelines);
+  const StepFigures simulated = step_figures(step.training, simulate(step.training, costs, executor_channels));
+  Table table{.header = {"pipeline rank", "busy", "simulated"}, .rows = {}};
+  for (size_t r = 0; r < measured.ranks.size(); ++r)
+    table.rows.push_back({fmt::format("{}", r), fmt::format("{:.4f} s", measured.ranks[r].compute_seconds),
+                          fmt::format("{:.4f} s", simulated.ranks[r].compute_seconds)});
   fmt::print("The last of {} steps: blocks that only take time, everything else for real\n{}\n", config.steps,
              to_text(table));
-  fmt::print("step   measured {:.4f} s, by the schedule {:.4f} s\nbubble measured {:.4f}, by the schedule {:.4f}\n",
-             measured.step_seconds, planned.step_seconds, measured.bubble(), planned.bubble());
+  const auto line = [](std::string_view what, double found, double expected, std::string_view unit) {
+    fmt::print("{} measured {:.4f}{}, simulated {:.4f}{}{}\n", what, found, unit, expected, unit,
+               expected > 0 ? fmt::format(": {:+.1f} %", 100 * (found / expected - 1)) : "");
+  };
+  line("step  ", measured.step_seconds, simulated.step_seconds, " s");
+  line("bubble", measured.bubble, simulated.bubble, "");
   if (!folder) return;
   if (config.trace) folder->write_file_atomically("trace.json", trace_of(step, timelines));
   fmt::print("written to {}\n", folder->path().string());

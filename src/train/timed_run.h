@@ -1,35 +1,29 @@
 // A step whose blocks only take time: the real executor with its lanes, messages and collectives, and pauses for the
-// arithmetic. What it measures can be held against the simulator on a machine with fewer cores than ranks.
+// arithmetic. What it measures is held against simulate() of the same Program, on a machine with fewer cores than
+// ranks.
 #pragma once
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "engine/rank.h"
+#include "program/costs.h"
+#include "program/figures.h"
 #include "train/run_config.h"
 
 namespace shardpipe {
 
-// The last of `steps` steps, by world rank; all ranks begin each step together. Throws what a rank threw first.
-std::vector<Timeline> run_asleep(const Step&, const std::function<Duration(const Action&)>&, int64_t steps);
+// Of config's synthetic model: a layer takes what --block-cost says; embedding, head and all that moves bytes nothing.
+CostModel synthetic_costs(const RunConfig&, const Model&);
 
-// Seconds that the blocks of an action of config's synthetic model take: a layer as --block-cost says, embedding and
-// head nothing.
-double block_seconds(const RunConfig&, const Model&, const Action&);
+// The last of `steps` steps, by world rank; all ranks begin each step together, and what reaches no other rank takes
+// the time that costs give it. Throws what a rank threw first.
+std::vector<Timeline> run_asleep(const Step&, const CostModel& costs, int64_t steps);
 
-// How long the busiest rank was at it: from when the first began its first block to when the last ended its last one,
-// and how much of that each rank spent on blocks.
-struct Occupancy {
-  double step_seconds = 0;
-  std::vector<double> busy_seconds;  // by world rank
-  double bubble() const;             // share of the step that the busiest rank was idle
-};
-Occupancy occupancy(const Step&, const std::vector<Timeline>&);
-// The same by the schedule's own clock, without messages, waits and collectives; by pipeline rank.
-Occupancy scheduled_occupancy(const RunConfig&, const Step&);
+// Of the first replica of every pipeline rank; the others do the same.
+StepFigures measured_figures(const Step&, const std::vector<Timeline>& by_world_rank);
 
-// `train --model synthetic`: config.steps steps; prints the last one beside what the schedule says. trace.json into
-// config.out where one is asked for.
+// `train --model synthetic`: config.steps steps; prints the last one beside what the simulator says of it. trace.json
+// into config.out where one is asked for.
 void timed_run(const RunConfig& config, const std::string& config_text);
 
 }  // namespace shardpipe

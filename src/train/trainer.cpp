@@ -29,7 +29,6 @@ class RankLoop {
   RankLoop(const RunConfig& config, const Step& step, const TrainInputs& inputs, const TrainHooks& hooks,
            LocalWorld& world, int world_rank)
       : config_(config),
-        step_(step),
         inputs_(inputs),
         hooks_(hooks),
         rank_(step, world, world_rank, hooks.observer ? hooks.observer(world_rank) : nullptr),
@@ -134,7 +133,6 @@ class RankLoop {
   }
 
   const RunConfig& config_;
-  const Step& step_;
   const TrainInputs& inputs_;
   const TrainHooks& hooks_;
   Rank rank_;

@@ -100,6 +100,67 @@ TEST(ShowPage, ThePictureIsWhatTheCommandPrints) {
   }
 }
 
+constexpr const char* two_by_two =
+    "schedule two-by-two\nchunks 4 v\nmicro-batches 2\n"
+    "rank 0  0F0 0F1 3F0 (3F1;3B0) 3B1 0B0 0B1\n"
+    "rank 1  1F0 2F0 1F1 2F1 2B0 1B0 2B1 1B1\n";
+
+TEST(ShowFile, DrawsAScheduleOfOnesOwnInEveryFormat) {
+  const TemporaryFolder folder;
+  folder.write("my.schedule", two_by_two);
+  const Words drawn{"--schedule", "file:my.schedule"};
+  const auto with = [&](const Words& further) {
+    Words flags = drawn;
+    flags.insert(flags.end(), further.begin(), further.end());
+    return show(folder, flags);
+  };
+  const Outcome text = with({});
+  EXPECT_EQ(text.exit_code, 0) << text.standard_error;
+  EXPECT_THAT(text.standard_output, StartsWith("two-by-two: 2 ranks, 2 micro-batches, 2 chunks a rank\n"));
+  EXPECT_THAT(text.standard_output, HasSubstr("\nrank 0  F0- F1- ····f0- ····f1++++b0--- b1----- "));
+  EXPECT_EQ(with({"--pp", "2", "--micro-batches", "2", "--chunks", "2"}).standard_output, text.standard_output)
+      << "flags that say what the file says";
+  EXPECT_THAT(with({"--format", "svg"}).standard_output,
+              HasSubstr("<title>rank 0: backward of micro-batch 0, chunk 3"));
+  const auto trace = nlohmann::json::parse(with({"--format", "perfetto"}).standard_output);
+  size_t together = 0;
+  for (const auto& event : trace["traceEvents"])
+    together += event.contains("args") && event["args"].contains("runs_together");
+  EXPECT_EQ(together, 2u);
+}
+
+// The file says how many ranks and micro-batches there are; schedules beside it are made for as many.
+TEST(ShowFile, IsComparedWithGeneratorsAtItsOwnSize) {
+  const TemporaryFolder folder;
+  folder.write("my.schedule", two_by_two);
+  const Outcome outcome = show(folder, {"--compare", "1f1b,file:my.schedule,interleaved"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.standard_error;
+  EXPECT_THAT(outcome.standard_output, StartsWith("1f1b: 2 ranks, 2 micro-batches; step 9, bubble 33.3 %\n"));
+  EXPECT_THAT(outcome.standard_output, HasSubstr("\ntwo-by-two: 2 ranks, 2 micro-batches, 2 chunks a rank; step "));
+  EXPECT_THAT(outcome.standard_output, HasSubstr("\ninterleaved: 2 ranks, 2 micro-batches, 2 chunks a rank; step "));
+}
+
+TEST(ShowFile, ANameInAFileDoesNotSpeakToTheTerminal) {
+  const TemporaryFolder folder;
+  folder.write("my.schedule", "schedule a\x1b[31m\nchunks 1 loop\nrank 0 0F0 0B0\n");
+  EXPECT_THAT(show(folder, {"--schedule", "file:my.schedule"}).standard_output, StartsWith("a?[31m: 1 rank, "));
+}
+
+TEST(ShowFile, PyTorchsSchedulesFitIntoEightyColumns) {
+  const TemporaryFolder folder;
+  for (const auto& [name, title] :
+       {std::pair{"dualpipev_4rank_10mb", ": 4 ranks, 10 micro-batches, 2 chunks a rank\n"},
+        std::pair{"zb1p_2rank_2stagep_compute", ": 2 ranks, 8 micro-batches, 2 chunks a rank\n"},
+        std::pair{"zb1p_2rank_2stagep_comms", ": 2 ranks, 8 micro-batches, 2 chunks a rank\n"}}) {
+    const Outcome outcome =
+        show(folder, {"--schedule", std::string("file:" TEST_DATA_DIR "/schedules/torch/") + name + ".csv"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.standard_error;
+    EXPECT_THAT(outcome.standard_output, StartsWith(std::string(name) + title));
+    std::istringstream lines(outcome.standard_output);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(text_columns(line), 80u) << line;
+  }
+}
+
 struct WrongFlags {
   Words flags;
   std::vector<Words> lines;  // a list for each line of stderr, in order: the texts that it holds
@@ -108,15 +169,33 @@ struct WrongFlags {
 TEST(Show, WrongFlagsAreAllToldAndWriteNothing) {
   const TemporaryFolder folder;
   folder.write("file", "");
+  folder.write("my.schedule", two_by_two);
+  folder.write("three.schedule", "schedule three\nchunks 3 loop\nrank 0 0F0 0B0\nrank 1 1F0 1B0\nrank 2 2F0 2B0\n");
+  folder.write("early.schedule", "schedule early\nchunks 1 loop\nrank 0 0B0 0F0\n");
   const auto before = everything_in(folder.path());
   const std::vector<WrongFlags> table = {
+      {{"--schedule", "file:none"}, {{"--schedule file:none: cannot read a schedule from 'none'"}}},
+      {{"--schedule", "file:"}, {{"--schedule file:: cannot read a schedule from ''"}}},
+      {{"--schedule", "file:."}, {{"cannot read a schedule from '.'"}}},
+      {{"--schedule", "file:file"}, {{"cannot read a schedule from 'file'"}}},
+      {{"--compare", "1f1b,file:none"}, {{"--compare file:none: cannot read a schedule from 'none'"}}},
+      {{"--schedule", "file:early.schedule"}, {{"rank 0", "0B0"}}},
+      {{"--schedule", "file:my.schedule", "--pp", "4", "--micro-batches", "8", "--chunks", "3"},
+       {{"--pp: found 4, but file:my.schedule has 2; allowed: 2"},
+        {"--micro-batches: found 8, but file:my.schedule has 2; allowed: 2"},
+        {"--chunks: found 3, but file:my.schedule has 4 on 2 ranks"}}},
+      {{"--compare", "1f1b,file:my.schedule", "--pp", "4"}, {{"--pp: found 4, but file:my.schedule has 2"}}},
+      {{"--compare", "file:my.schedule,file:three.schedule"},
+       {{"--compare: found --pp 2 in file:my.schedule and 3 in file:three.schedule"},
+        {"--compare: found --micro-batches 2 in file:my.schedule and 1 in file:three.schedule"}}},
       {{"--pp", "0", "--micro-batches", "0"},
        {{"--pp: found 0", "allowed: 1 to 1024"}, {"--micro-batches: found 0", "allowed: 1 to 4096"}}},
       {{"--pp", "-3"}, {{"--pp: found -3"}}},
       {{"--micro-batches", "1e3"}, {{"--micro-batches: found '1e3'", "a whole number"}}},
       {{"--pp", "65537"}, {{"--pp: found 65537"}}},
       {{"--pp", "1024", "--micro-batches", "4096"}, {{"found 4194304 forwards", "--micro-batches 195 would be"}}},
-      {{"--schedule", "1fb1"}, {{"--schedule: found '1fb1'", "allowed: gpipe, 1f1b", "did you mean '1f1b'"}}},
+      {{"--schedule", "1fb1"},
+       {{"--schedule: found '1fb1'", "allowed: gpipe, 1f1b", "file:PATH", "did you mean '1f1b'"}}},
       {{"--schedul", "1f1b"}, {{"--schedul", "unknown flag of show", "did you mean '--schedule'"}}},
       {{"--chunks", "2"}, {{"--chunks: found 2, but 1f1b has always 1 a rank", "allowed: 1"}}},
       {{"--chunks", "0"}, {{"--chunks: found 0", "allowed: 1 to"}}},
@@ -161,8 +240,8 @@ TEST(Show, HelpListsEveryFlagAndScheduleInEightyColumns) {
   const Outcome outcome = show(folder, {"--help"});
   EXPECT_EQ(outcome.exit_code, 0);
   for (const char* flag :
-       {"--schedule NAME", "--compare A,B,C", "--pp N", "--micro-batches N", "--chunks N", "--costs F,I,W[,T]",
-        "--format text|svg|perfetto", "--out FILE", "--width N", "--color auto|always|never"})
+       {"--schedule NAME|file:PATH", "--compare A,B,C", "--pp N", "--micro-batches N", "--chunks N",
+        "--costs F,I,W[,T]", "--format text|svg|perfetto", "--out FILE", "--width N", "--color auto|always|never"})
     EXPECT_THAT(outcome.standard_output, HasSubstr(std::string("\n  ") + flag));
   for (const std::string& name : schedule_names()) EXPECT_THAT(outcome.standard_output, HasSubstr("\n  " + name + " "));
   std::istringstream lines(outcome.standard_output);

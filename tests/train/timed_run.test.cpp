@@ -1,8 +1,9 @@
-// The real executor with blocks that only take time, against the schedule's own clock.
+// The real executor with blocks that only take time, against the simulator.
 #include "train/timed_run.h"
 
 #include <gtest/gtest.h>
 
+#include "program/simulate.h"
 #include "train/trainer.h"
 
 namespace shardpipe {
@@ -21,21 +22,17 @@ RunConfig timed(const std::string& schedule) {
 
 // A pause is never too short, however busy the machine: so neither is the work of a rank, nor the step. How near they
 // come is for `train --model synthetic` to print on a machine that has the time.
-TEST(TimedRunSlow, IsNeverShorterThanTheScheduleSays) {
+TEST(TimedRunSlow, IsNeverShorterThanTheSimulatorSays) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"}) {
     const RunConfig config = timed(schedule);
     const Model model = make_model(config.model);
     const Step step = make_step(model, config.layout, 0);
-    const Occupancy planned = scheduled_occupancy(config, step);
-    const Occupancy measured = occupancy(
-        step,
-        run_asleep(
-            step, [&](const Action& action) { return Duration(block_seconds(config, model, action)); }, config.steps));
-    EXPECT_GE(measured.step_seconds, planned.step_seconds) << schedule;
-    for (size_t rank = 0; rank < 4; ++rank) {
-      EXPECT_GE(measured.busy_seconds[rank], planned.busy_seconds[rank]) << schedule;
-      EXPECT_LE(measured.busy_seconds[rank], measured.step_seconds) << schedule;
-    }
+    const CostModel costs = synthetic_costs(config, model);
+    const StepFigures simulated = step_figures(step.training, simulate(step.training, costs));
+    const StepFigures measured = measured_figures(step, run_asleep(step, costs, config.steps));
+    EXPECT_GE(measured.step_seconds, simulated.step_seconds) << schedule;
+    for (size_t rank = 0; rank < 4; ++rank)
+      EXPECT_GE(measured.ranks[rank].compute_seconds, simulated.ranks[rank].compute_seconds) << schedule;
   }
 }
 
@@ -43,8 +40,10 @@ TEST(TimedRun, LayersTakeWhatBlockCostSaysAndTheOthersNothing) {
   RunConfig config = timed("1f1b");
   config.block_cost = {1, 2, 4};
   const Model model = make_model(config.model);
+  const Program program = make_step(model, config.layout, 0).training;
+  const CostModel costs = synthetic_costs(config, model);
   const auto seconds = [&](Kind kind, uint16_t block) {
-    return block_seconds(config, model, {.kind = kind, .index = block});
+    return seconds_of(costs, program, 0, {.kind = kind, .index = block});
   };
   EXPECT_DOUBLE_EQ(seconds(Kind::Forward, 1), 0.001);
   EXPECT_DOUBLE_EQ(seconds(Kind::BackwardInput, 1), 0.002);

@@ -103,7 +103,8 @@ void compact(RankProgram& rank) {
   for (Action& action : rank.actions) {
     const auto first = static_cast<uint32_t>(uses.size());
     std::vector<Use> reads_first(rank.begin_uses(action), rank.end_uses(action));
-    std::ranges::stable_partition(reads_first, [](const Use& use) { return use.access == Access::Read; });
+    std::stable_partition(reads_first.begin(), reads_first.end(),
+                          [](const Use& use) { return use.access == Access::Read; });
     for (const Use& use : reads_first) {
       if (renamed[use.buffer] == UINT32_MAX) {
         renamed[use.buffer] = static_cast<uint32_t>(buffers.size());
