@@ -174,11 +174,11 @@ TEST(Show, WrongFlagsAreAllToldAndWriteNothing) {
   folder.write("early.schedule", "schedule early\nchunks 1 loop\nrank 0 0B0 0F0\n");
   const auto before = everything_in(folder.path());
   const std::vector<WrongFlags> table = {
-      {{"--schedule", "file:none"}, {{"--schedule file:none: cannot read a schedule from 'none'"}}},
-      {{"--schedule", "file:"}, {{"--schedule file:: cannot read a schedule from ''"}}},
-      {{"--schedule", "file:."}, {{"cannot read a schedule from '.'"}}},
-      {{"--schedule", "file:file"}, {{"cannot read a schedule from 'file'"}}},
-      {{"--compare", "1f1b,file:none"}, {{"--compare file:none: cannot read a schedule from 'none'"}}},
+      {{"--schedule", "file:none"}, {{"--schedule file:none: found no such file"}}},
+      {{"--schedule", "file:"}, {{"--schedule file:: found no such file"}}},
+      {{"--schedule", "file:."}, {{"--schedule file:.: found a folder"}}},
+      {{"--schedule", "file:file"}, {{"found no line 'schedule NAME'"}, {"no line 'chunks'"}, {"no line 'rank 0'"}}},
+      {{"--compare", "1f1b,file:none"}, {{"--compare file:none: found no such file"}}},
       {{"--schedule", "file:early.schedule"}, {{"rank 0", "0B0"}}},
       {{"--schedule", "file:my.schedule", "--pp", "4", "--micro-batches", "8", "--chunks", "3"},
        {{"--pp: found 4, but file:my.schedule has 2; allowed: 2"},

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "program/cases.h"
 
 namespace shardpipe {
@@ -55,8 +57,11 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
           if (l.zero == 1 || l.zero == 2) expected.all_gather = share(psi.bytes_by_group);
           // For each forward and each input gradient; a weight gradient needs no parameters, and the embedding has
           // nothing else where backwards are split.
-          const bool split = l.schedule.starts_with("zb-");
-          const uint64_t embedding = split ? m * share(bytes_of_block(shape, r, 0)) : 0;
+          uint64_t split = 0;  // micro-batches
+          for (const std::vector<Cell>& cells : shape.schedule.by_rank)
+            split += static_cast<uint64_t>(std::ranges::count_if(
+                cells, [](const Cell& cell) { return cell.pass == Pass::BackwardWeight && cell.chunk == 0; }));
+          const uint64_t embedding = split * share(bytes_of_block(shape, r, 0));
           if (l.zero == 3)
             expected.all_gather =
                 l.reshard_after_forward ? 2 * m * share(psi.bytes_by_use) - embedding : share(psi.bytes_by_group);
@@ -65,7 +70,9 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
           for (size_t chunk = 0; chunk + 1 < rank_of.size(); ++chunk)
             if (rank_of[chunk] != rank_of[chunk + 1]) boundaries += (rank_of[chunk] == r) + (rank_of[chunk + 1] == r);
           expected.send = boundaries * m * activation_bytes(c.model, shape.micro_batch);
-          if (c.model.config.tied_embeddings && l.pp > 1 && (rank_of.front() == r || rank_of.back() == r)) {
+          // In a V the embedding and the head are on one rank, and add up there.
+          if (c.model.config.tied_embeddings && rank_of.front() != rank_of.back() &&
+              (rank_of.front() == r || rank_of.back() == r)) {
             const uint64_t tied = 4 * shape.shards_of(c.model.blocks[0].groups.back()).padded_elements();
             const uint64_t elements = (l.zero == 0 ? tied : tied / n) / 4;
             expected.tied = 2 * 4 * ((elements + 1) / 2);  // 2Ψ(2-1)/2: an all-reduce of two
