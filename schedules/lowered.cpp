@@ -117,8 +117,8 @@ std::string to_string(const LoweredAction& action) {
   static constexpr std::array<std::string_view, 11> names{
       "F", "B", "I", "W", "UNSHARD", "RESHARD", "REDUCE_GRAD", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
   const std::string_view name = names[static_cast<size_t>(action.kind)];
-  return action.micro_batch == no_micro_batch ? fmt::format("{}{}", action.chunk, name)
-                                              : fmt::format("{}{}{}", action.chunk, name, action.micro_batch);
+  return action.micro_batch == every_micro_batch ? fmt::format("{}{}", action.chunk, name)
+                                                 : fmt::format("{}{}{}", action.chunk, name, action.micro_batch);
 }
 
 Schedule without_movement(const LoweredSchedule& lowered) {

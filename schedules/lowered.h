@@ -23,13 +23,13 @@ enum class LoweredKind : uint8_t {
   ReceiveBackward,  // the gradient of its output, from the chunk after it
 };
 
-constexpr uint16_t no_micro_batch = UINT16_MAX;
+constexpr uint16_t every_micro_batch = UINT16_MAX;
 
 struct LoweredAction {
   LoweredKind kind;
   uint16_t chunk;
-  uint16_t micro_batch = no_micro_batch;  // Unshard, Reshard and ReduceGrad are of a chunk, not of a micro-batch
-  bool with_next = false;                 // of a pass, as Cell::with_next
+  uint16_t micro_batch = every_micro_batch;  // Unshard, Reshard and ReduceGrad are of a chunk, not of a micro-batch
+  bool with_next = false;                    // of a pass, as Cell::with_next
   bool operator==(const LoweredAction&) const = default;
 };
 

@@ -21,6 +21,8 @@
 #include "cli/schedule_picture.h"
 #include "cli/settings.h"
 #include "report/terminal.h"
+#include "schedules/text.h"
+#include "schedules/torch_csv.h"
 
 namespace shardpipe::cli {
 namespace {
@@ -29,7 +31,7 @@ constexpr int64_t most_ranks = 1024, most_micro_batches = 4096, most_chunks = 26
 constexpr int64_t narrowest = 40, widest = 100'000;  // columns
 constexpr size_t most_compared = 16;
 
-enum class Format : uint8_t { Text, Svg, Perfetto };
+enum class Format : uint8_t { Text, Svg, Perfetto, Schedule, Csv };  // the last two: the schedule itself
 
 using Problems = std::vector<std::string>;
 
@@ -240,11 +242,24 @@ void read_schedules(const Flags& flags, Request& request, Problems& problems) {
 
 void read_form(const Flags& flags, Request& request, Problems& problems) {
   request.out = flags.text("out", "");
-  std::string format = request.out.ends_with(".svg") ? "svg" : request.out.ends_with(".json") ? "perfetto" : "text";
+  struct Known {
+    Format format;
+    std::string_view name, ending;
+  };
+  constexpr Known table[] = {{Format::Text, "text", ".txt"},
+                             {Format::Svg, "svg", ".svg"},
+                             {Format::Perfetto, "perfetto", ".json"},
+                             {Format::Schedule, "schedule", ".schedule"},
+                             {Format::Csv, "csv", ".csv"}};
+  std::string format = "text";
+  for (const Known& known : table)
+    if (request.out.ends_with(known.ending)) format = known.name;
   format = flags.text("format", format);
-  request.format = format == "svg" ? Format::Svg : format == "perfetto" ? Format::Perfetto : Format::Text;
-  if (request.format == Format::Perfetto && request.compares && !flags.unreadable("format"))
-    problems.emplace_back("--format perfetto: found beside --compare, allowed with it: text, svg");
+  for (const Known& known : table)
+    if (format == known.name) request.format = known.format;
+  if (request.format != Format::Text && request.format != Format::Svg && request.compares &&
+      !flags.unreadable("format"))
+    problems.push_back(fmt::format("--format {}: found beside --compare, allowed with it: text, svg", format));
   if (request.format != Format::Text && !flags.unreadable("format"))
     for (const std::string_view name : {"width", "color"})
       if (flags.given(name))
@@ -284,6 +299,14 @@ std::string in_words(const PassCosts& costs, std::string_view of_chunks) {
       costs.transfer > 0 ? fmt::format(", a message {}", short_number(costs.transfer)) : "", of_chunks);
 }
 
+// In a form that the text format can hold: a name out of a file's may have anything in it.
+std::string print_own(Schedule schedule) {
+  std::ranges::replace_if(
+      schedule.name, [](char c) { return c == '#' || static_cast<unsigned char>(c) <= ' '; }, '-');
+  if (schedule.name.empty()) schedule.name = "unnamed";
+  return print_schedule(schedule);
+}
+
 Picture draw(const Drawn& drawn, const ScheduleRequest& request) {
   const Schedule schedule = schedule_of(drawn, request);
   const double chunks = chunks_of_rank(schedule);
@@ -301,6 +324,10 @@ std::string render(const std::vector<Picture>& pictures, const Request& request)
       return to_svg(pictures);
     case Format::Perfetto:
       return to_chrome_trace(trace_spans(pictures.front(), 1e-3), pictures.front().title);
+    case Format::Schedule:
+      return print_own(schedule_of(request.schedules.front(), request.shape));
+    case Format::Csv:
+      return print_torch_csv(schedule_of(request.schedules.front(), request.shape));
   }
   throw InvariantError("a format that nobody draws");
 }

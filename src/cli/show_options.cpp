@@ -50,9 +50,10 @@ std::vector<Option> make_show_options() {
                    "1,1,1,0"),
               "F,I,W[,T]", "three or four numbers from 0 to 1e12 with commas between them, the first three not all 0"),
       one_of(flag("Picture", Kind::Choice, "format",
-                  "text for a terminal, an SVG file, or a trace that Perfetto opens (a unit of time is a millisecond)",
-                  "by the end of --out: .svg, .json; else text"),
-             {"text", "svg", "perfetto"}),
+                  "text: for a terminal; svg: a picture; perfetto: a trace, a unit of time is a millisecond; schedule: "
+                  "itself, to edit and run with --schedule file:PATH; csv: as PyTorch's pipelining keeps it",
+                  "by the end of --out: .svg, .json, .schedule, .csv; else text"),
+             {"text", "svg", "perfetto", "schedule", "csv"}),
       text_of(flag("Picture", Kind::Text, "out", "write into this file, whatever it held", "none: standard output"),
               "FILE", "the name of a file"),
       flag("Picture", Kind::Integer, "width", "columns of the text", "those of the terminal, else 80"),

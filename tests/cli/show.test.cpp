@@ -166,6 +166,26 @@ struct WrongFlags {
   std::vector<Words> lines;  // a list for each line of stderr, in order: the texts that it holds
 };
 
+// What is written is read again as the same schedule, in both formats, and back from one to the other.
+TEST(Show, WritesASchedulesOwnFormsWhichItReadsAgain) {
+  for (const std::string& name : schedule_names()) {
+    const TemporaryFolder folder;
+    const auto write = [&](const std::string& what, const std::string& file) {
+      EXPECT_EQ(show(folder, {"--schedule", what, "--out", file}).exit_code, 0) << what << ' ' << file;
+    };
+    write(name, "a.schedule");
+    write(name, "a#b.csv");
+    write("file:a.schedule", "c.csv");
+    write("file:a#b.csv", "d.schedule");
+    EXPECT_EQ(read_file(folder.path() / "a#b.csv"), read_file(folder.path() / "c.csv")) << name;
+    const std::string first = read_file(folder.path() / "a.schedule"), last = read_file(folder.path() / "d.schedule");
+    EXPECT_THAT(first, StartsWith("schedule " + name + "\nchunks "));
+    EXPECT_THAT(last, StartsWith("schedule a-b\nchunks "));
+    EXPECT_EQ(first.substr(first.find('\n')), last.substr(last.find('\n'))) << name;
+    EXPECT_EQ(show(folder, {"--schedule", name, "--format", "schedule"}).standard_output, first);
+  }
+}
+
 TEST(Show, WrongFlagsAreAllToldAndWriteNothing) {
   const TemporaryFolder folder;
   folder.write("file", "");
@@ -204,6 +224,8 @@ TEST(Show, WrongFlagsAreAllToldAndWriteNothing) {
       {{"--compare", "1f1b,,gpipe"}, {{"--compare: found ''", "allowed: gpipe, 1f1b"}}},
       {{"--compare", "1f1b", "--schedule", "gpipe"}, {{"--compare: found beside --schedule"}}},
       {{"--compare", "1f1b,gpipe", "--format", "perfetto"}, {{"--format perfetto: found beside --compare"}}},
+      {{"--compare", "1f1b,gpipe", "--out", "a.csv"}, {{"--format csv: found beside --compare"}}},
+      {{"--format", "schedule", "--width", "100"}, {{"--width: found beside --format schedule"}}},
       {{"--costs", "1,-1,1"}, {{"--costs: found '1,-1,1'", "three or four numbers from 0"}}},
       {{"--costs", "1,nan,1"}, {{"--costs: found '1,nan,1'"}}},
       {{"--costs", "1,inf,1"}, {{"--costs: found '1,inf,1'"}}},
@@ -213,7 +235,7 @@ TEST(Show, WrongFlagsAreAllToldAndWriteNothing) {
       {{"--costs="}, {{"--costs: found no value"}}},
       {{"--width", "5"}, {{"--width: found 5", "allowed: 40 to"}}},
       {{"--format", "svg", "--width", "100"}, {{"--width: found beside --format svg"}}},
-      {{"--format", "png"}, {{"--format: found 'png'", "allowed: text, svg, perfetto"}}},
+      {{"--format", "png"}, {{"--format: found 'png'", "allowed: text, svg, perfetto, schedule, csv"}}},
       {{"--color", "yes"}, {{"--color: found 'yes'", "allowed: auto, always, never"}}},
       {{"--out", "none/a.svg"}, {{"--out none/a.svg: found no folder none"}}},
       {{"--out", "file/a.svg"}, {{"--out file/a.svg: cannot be written"}}},
@@ -241,7 +263,7 @@ TEST(Show, HelpListsEveryFlagAndScheduleInEightyColumns) {
   EXPECT_EQ(outcome.exit_code, 0);
   for (const char* flag :
        {"--schedule NAME|file:PATH", "--compare A,B,C", "--pp N", "--micro-batches N", "--chunks N",
-        "--costs F,I,W[,T]", "--format text|svg|perfetto", "--out FILE", "--width N", "--color auto|always|never"})
+        "--costs F,I,W[,T]", "--format NAME", "--out FILE", "--width N", "--color auto|always|never"})
     EXPECT_THAT(outcome.standard_output, HasSubstr(std::string("\n  ") + flag));
   for (const std::string& name : schedule_names()) EXPECT_THAT(outcome.standard_output, HasSubstr("\n  " + name + " "));
   std::istringstream lines(outcome.standard_output);
