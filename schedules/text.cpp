@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "schedules/check.h"
 #include "schedules/torch_csv.h"
+#include "schedules/v_shape.h"
 
 namespace shardpipe {
 namespace {
@@ -14,10 +15,6 @@ constexpr std::string_view blanks = " \t\r\v\f";
 constexpr std::string_view cell_in_words = "a cell such as 0F3 (chunk, F, B, I or W, micro-batch) or a pair (0F3;1B2)";
 
 uint16_t rank_in_loop(size_t chunk, size_t ranks) { return static_cast<uint16_t>(chunk % ranks); }
-uint16_t rank_in_v(size_t chunk, size_t ranks) {
-  const size_t place = chunk % (2 * ranks);
-  return static_cast<uint16_t>(place < ranks ? place : 2 * ranks - 1 - place);
-}
 
 bool is_placed_by(const Schedule& schedule, uint16_t (*rank_of)(size_t, size_t)) {
   for (size_t chunk = 0; chunk < schedule.rank_of_chunk.size(); ++chunk)

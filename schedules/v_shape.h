@@ -18,6 +18,12 @@ inline uint16_t v_chunk(Pass pass, int leg, uint16_t rank, uint16_t ranks) {
   return static_cast<uint16_t>(lower ? rank : 2 * ranks - 1 - rank);
 }
 
+// Of any number of chunks: with more than two a rank, the V goes on as a zigzag.
+inline uint16_t rank_in_v(size_t chunk, size_t ranks) {
+  const size_t turned = chunk % (2 * ranks);
+  return static_cast<uint16_t>(turned < ranks ? turned : 2 * ranks - 1 - turned);
+}
+
 inline Schedule empty_v_schedule(std::string name, const ScheduleRequest& request) {
   Schedule schedule{.name = std::move(name),
                     .chunks = static_cast<uint16_t>(2 * request.ranks),
@@ -26,8 +32,7 @@ inline Schedule empty_v_schedule(std::string name, const ScheduleRequest& reques
                     .by_rank = {}};
   schedule.by_rank.resize(request.ranks);
   for (uint16_t chunk = 0; chunk < schedule.chunks; ++chunk)
-    schedule.rank_of_chunk.push_back(
-        static_cast<uint16_t>(chunk < request.ranks ? chunk : 2 * request.ranks - 1 - chunk));
+    schedule.rank_of_chunk.push_back(rank_in_v(chunk, request.ranks));
   return schedule;
 }
 

@@ -33,8 +33,8 @@ class Rounds {
 
   Schedule run() && {
     warm_up();
-    const auto unfinished = [](const State& state) { return !state.finished; };
-    while (std::ranges::any_of(states_, unfinished)) {
+    const size_t all = size_t{2} * schedule_.chunks * micro_batches_;  // forwards and input parts
+    while (placed_ < all) {
       const size_t before = placed_;
       for (const Pass pass : {Pass::BackwardInput, Pass::Forward})
         for (uint16_t rank = 0; rank < ranks_; ++rank)
@@ -62,7 +62,6 @@ class Rounds {
     std::array<std::array<uint16_t, legs>, 2> done{};  // by direction and leg
     std::deque<PutOff> put_off;                        // weight parts
     int held = 0;                                      // activations of a chunk: from forward to weight part
-    bool finished = false;                             // all but weight parts
   };
 
   static size_t direction(Pass pass) { return pass == Pass::Forward ? 0 : 1; }
@@ -132,7 +131,6 @@ class Rounds {
       ++state.held;
     } else {
       state.put_off.push_back({chunk, micro_batch});
-      state.finished = done(pass, 1, rank) == micro_batches_;
     }
     ++placed_;
   }

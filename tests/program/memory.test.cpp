@@ -116,6 +116,8 @@ TEST(PlaceBuffers, TheArenaIsNotMuchLargerThanWhatLivesInIt) {
             for (const Buffer& buffer : rank.buffers) all += (buffer.bytes + 63) / 64 * 64;
             EXPECT_LE(rank.arena_bytes, all) << c.name;
             const double ratio = static_cast<double>(rank.arena_bytes) / static_cast<double>(peak_of_live_bytes(rank));
+            // v-half (1.258 at worst) and v-min (1.280) hold little, so what does not fit weighs more.
+            EXPECT_LE(ratio, c.layout.schedule.starts_with("v-") ? 1.3 : 1.25) << c.name << ", rank " << r;
             if (ratio > worst) {
               worst = ratio;
               where = fmt::format("{}, rank {}", c.name, r);
@@ -124,7 +126,6 @@ TEST(PlaceBuffers, TheArenaIsNotMuchLargerThanWhatLivesInIt) {
         },
         17);
   }
-  EXPECT_LE(worst, 1.3) << where;
   std::printf("largest arena: %.3f of its peak, %s\n", worst, where.c_str());
 }
 
