@@ -302,8 +302,8 @@ std::string in_words(const PassCosts& costs, std::string_view of_chunks) {
 // In a form that the text format can hold: a name out of a file's may have anything in it.
 std::string print_own(Schedule schedule) {
   std::ranges::replace_if(
-      schedule.name, [](char c) { return c == '#' || static_cast<unsigned char>(c) <= ' '; }, '-');
-  if (schedule.name.empty()) schedule.name = "unnamed";
+      schedule.name, [](char c) { return c == '#' || static_cast<unsigned char>(c) < ' '; }, '-');
+  if (schedule.name.find_first_not_of(' ') == std::string::npos) schedule.name = "unnamed";
   return print_schedule(schedule);
 }
 
