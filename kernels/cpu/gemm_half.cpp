@@ -16,25 +16,25 @@
 HWY_BEFORE_NAMESPACE();
 namespace shardpipe::kernels::HWY_NAMESPACE {
 
-// to [rows, columns], packed, = from, whose rows lie `stride` elements apart
+// to [rows, columns] = from; each has its own stride between rows
 template <Element T>
-void widen_panel(const T* from, int64_t stride, int64_t rows, int64_t columns, float* to) {
+void widen_panel(const T* from, int64_t stride, int64_t rows, int64_t columns, float* to, int64_t to_stride) {
   const hn::ScalableTag<float> d;
   for (int64_t row = 0; row < rows; ++row) {
     for_each_vector(d, columns, [&](int64_t i, auto lanes) HWY_ATTR {
-      lanes.store(lanes.load(d, from + row * stride + i), d, to + row * columns + i);
+      lanes.store(lanes.load(d, from + row * stride + i), d, to + row * to_stride + i);
     });
   }
 }
 
-// to [rows, columns] = (sums, packed, + addend_row) + addend_matrix; to's rows and addend_matrix's lie `stride` apart
+// to [rows, columns] = (sums + addend_row) + addend_matrix; to's rows and addend_matrix's lie `stride` apart
 template <Element T>
-void narrow_tile(const float* sums, const T* addend_row, const T* addend_matrix, T* to, int64_t stride, int64_t rows,
-                 int64_t columns) {
+void narrow_tile(const float* sums, int64_t sums_stride, const T* addend_row, const T* addend_matrix, T* to,
+                 int64_t stride, int64_t rows, int64_t columns) {
   const hn::ScalableTag<float> d;
   for (int64_t row = 0; row < rows; ++row) {
     for_each_vector(d, columns, [&](int64_t i, auto lanes) HWY_ATTR {
-      auto sum = lanes.load(d, sums + row * columns + i);
+      auto sum = lanes.load(d, sums + row * sums_stride + i);
       if (addend_row) sum = hn::Add(sum, lanes.load(d, addend_row + i));
       if (addend_matrix) sum = hn::Add(sum, lanes.load(d, addend_matrix + row * stride + i));
       lanes.store(sum, d, to + row * stride + i);
@@ -56,8 +56,14 @@ namespace {
 // The largest cuts: three panels together fit a second-level cache of 1 MiB.
 constexpr int64_t tile_rows = 256, tile_columns = 256, tile_depth = 384;
 
+// Between rows of a panel, in floats: rows that lie a multiple of 1 KiB apart share a few sets of the nearest cache.
+constexpr int64_t padding = 16;
+int64_t padded(int64_t columns) { return columns + padding; }
+
 struct alignas(64) Scratch {
-  float a[tile_rows * tile_depth], b[tile_depth * tile_columns], c[tile_rows * tile_columns];
+  float a[(tile_rows + padding) * (tile_depth + padding)];
+  float b[(tile_depth + padding) * (tile_columns + padding)];
+  float c[tile_rows * (tile_columns + padding)];
 };
 
 // Like the library's own scratch, an exception to "no global state": nothing that can be observed but time depends on
@@ -98,9 +104,10 @@ struct Panel {
     const int64_t stored_rows = transposed ? columns : rows, stored_columns = transposed ? rows : columns;
     if (source != of.at(row, column)) {
       source = of.at(row, column);
-      SHARDPIPE_DISPATCH(widen_panel, T)(source, of.stride, stored_rows, stored_columns, memory);
+      SHARDPIPE_DISPATCH(widen_panel, T)
+      (source, of.stride, stored_rows, stored_columns, memory, padded(stored_columns));
     }
-    return {of.transpose, memory, stored_columns};
+    return {of.transpose, memory, padded(stored_columns)};
   }
 };
 
@@ -132,7 +139,7 @@ void multiply(const Factor<T>& a, const Factor<T>& b, int64_t m, int64_t n, int6
     for (int64_t row = 0; row < m; row += row_step) {
       const int64_t rows = std::min(row_step, m - row);
       float* sums = scratch.c;
-      int64_t stride = columns;
+      int64_t stride = padded(columns);
       if constexpr (in_place) {
         sums = c + row * ldc + column;
         stride = ldc;
@@ -154,7 +161,7 @@ void multiply(const Factor<T>& a, const Factor<T>& b, int64_t m, int64_t n, int6
       add_products();
       if constexpr (!in_place) {
         SHARDPIPE_DISPATCH(narrow_tile, T)
-        (sums, addends.row ? addends.row + column : nullptr,
+        (sums, stride, addends.row ? addends.row + column : nullptr,
          addends.matrix ? addends.matrix + row * ldc + column : nullptr, c + row * ldc + column, ldc, rows, columns);
       }
     }

@@ -1,6 +1,7 @@
 // Tools of the kernel tests: seeded random values, closeness, and gradients by finite differences in double.
 #pragma once
 #include <gtest/gtest.h>
+#include <hwy/targets.h>
 
 #include <cmath>
 #include <cstdint>
@@ -8,6 +9,8 @@
 #include <functional>
 #include <random>
 #include <vector>
+
+#include "tensor/dtype.h"
 
 namespace shardpipe::kernels::test {
 
@@ -26,6 +29,56 @@ inline Doubles widen(const Floats& values) { return Doubles(values.begin(), valu
 
 inline bool same_bits(const Floats& a, const Floats& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Values that a 16-bit type holds, and the same as floats.
+template <HalfElement T>
+struct Both {
+  std::vector<T> half;
+  Floats full;
+
+  explicit Both(size_t count) : half(count), full(count) {}
+  explicit Both(const Floats& values) {
+    for (const float value : values) {
+      half.push_back(from_float<T>(value));
+      full.push_back(to_float(half.back()));
+    }
+  }
+};
+
+template <HalfElement T>
+Both<T> random_both(int64_t count, uint32_t seed, float low = -1, float high = 1) {
+  return Both<T>(random_floats(count, seed, low, high));
+}
+
+// Bit for bit; where both are NaN, whatever their payloads.
+template <HalfElement T>
+bool is_rounded(const std::vector<T>& half, const Floats& full) {
+  if (half.size() != full.size()) return false;
+  for (size_t i = 0; i < half.size(); ++i) {
+    const bool both_nan = std::isnan(to_float(half[i])) && std::isnan(full[i]);
+    if (!both_nan && half[i] != from_float<T>(full[i])) return false;
+  }
+  return true;
+}
+template <HalfElement T>
+bool is_rounded(const Both<T>& both) {
+  return is_rounded(both.half, both.full);
+}
+
+// body() once with each instruction set that the binary holds and this machine has.
+template <class Body>
+void on_every_target(const Body& body) {
+  const auto restrict_to = [](int64_t targets) {
+    hwy::SetSupportedTargetsForTest(targets);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  };
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    restrict_to(target);
+    body();
+  }
+  restrict_to(0);  // all
 }
 
 // Each element of `found` within `tolerance` of `expected`, relative to the largest expected element (at least 1).
