@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <ostream>
 #include <random>
 #include <span>
@@ -78,6 +79,8 @@ struct BlockRun {
     const auto width = static_cast<size_t>(shape.tokens() * model.config.hidden);
     input = normal(width, 1);
     output_gradient = normal(width, 1);
+    for (std::vector<float>& values : parameters) round_to(shape.dtype, values);
+    for (std::vector<float>* values : {&input, &output_gradient}) round_to(shape.dtype, *values);
     output.assign(width, nan);
     input_gradient.assign(width, nan);
     const auto vocabulary = static_cast<int32_t>(model.config.vocab_size);
@@ -88,28 +91,35 @@ struct BlockRun {
     }
   }
 
+  // Of the values as shape.dtype stores them.
   BlockViews views() {
+    stored_input = stored(input);
+    stored_output = stored(output);
+    stored_output_gradient = stored(output_gradient);
+    stored_input_gradient = stored(input_gradient);
     BlockViews all{.shape = shape,
                    .tokens = tokens.data(),
                    .targets = targets.data(),
                    .accumulate = accumulate,
-                   .input = input.data(),
-                   .output = output.data(),
-                   .output_gradient = output_gradient.data(),
-                   .input_gradient = input_gradient.data(),
+                   .input = stored_input.data(),
+                   .output = stored_output.data(),
+                   .output_gradient = stored_output_gradient.data(),
+                   .input_gradient = stored_input_gradient.data(),
                    .saved = saved.data(),
                    .between = between.data(),
                    .workspace = workspace.data(),
-                   .loss = &loss};
+                   .loss = &loss,
+                   .loss_scale = loss_scale ? &*loss_scale : nullptr};
     for (size_t i = 0; i < parameters.size(); ++i) {
-      all.parameters[i] = parameters[i].data();
+      stored_parameters[i] = stored(parameters[i]);
+      all.parameters[i] = stored_parameters[i].data();
       all.gradients[i] = gradients[i].data();
     }
     return all;
   }
-  void forward() { block_forward(model, block, views()); }
-  void backward_input() { block_backward_input(model, block, views()); }
-  void backward_weight() { block_backward_weight(model, block, views()); }
+  void forward() { call(block_forward); }
+  void backward_input() { call(block_backward_input); }
+  void backward_weight() { call(block_backward_weight); }
   void run() {
     forward();
     backward_input();
@@ -125,17 +135,50 @@ struct BlockRun {
     return sum;
   }
 
+  static void round_to(DType dtype, std::vector<float>& values) {
+    with_element(dtype, [&]<Element T>() {
+      for (float& value : values) value = to_float(from_float<T>(value));
+    });
+  }
+  std::vector<std::byte> stored(const std::vector<float>& values) const {
+    std::vector<std::byte> memory(values.size() * bytes_of(shape.dtype));
+    with_element(shape.dtype, [&]<Element T>() {
+      for (size_t i = 0; i < values.size(); ++i) {
+        const T element = from_float<T>(values[i]);
+        std::memcpy(memory.data() + i * sizeof(T), &element, sizeof(T));
+      }
+    });
+    return memory;
+  }
+  void load(const std::vector<std::byte>& memory, std::vector<float>& values) const {
+    with_element(shape.dtype, [&]<Element T>() {
+      for (size_t i = 0; i < values.size(); ++i) {
+        T element;
+        std::memcpy(&element, memory.data() + i * sizeof(T), sizeof(T));
+        values[i] = to_float(element);
+      }
+    });
+  }
+  void call(void (*function)(const Model&, const Block&, const BlockViews&)) {
+    function(model, block, views());
+    load(stored_output, output);
+    load(stored_input_gradient, input_gradient);
+  }
+
   static constexpr float nan = std::numeric_limits<float>::quiet_NaN();
   const Model& model;
   const Block& block;
   MicroBatchShape shape;
   BlockBytes bytes;
   WatchedMemory saved, between, workspace;
-  std::vector<std::vector<float>> parameters, gradients;  // in the order of Block::groups
-  std::vector<float> input, output, output_gradient, input_gradient;
+  std::vector<std::vector<float>> parameters, gradients;              // in the order of Block::groups
+  std::vector<float> input, output, output_gradient, input_gradient;  // values that shape.dtype can store
+  std::array<std::vector<std::byte>, 2> stored_parameters;
+  std::vector<std::byte> stored_input, stored_output, stored_output_gradient, stored_input_gradient;
   std::vector<int32_t> tokens, targets;
   std::array<bool, 2> accumulate{};
   LossSlot loss;
+  std::optional<float> loss_scale;
 };
 
 // Odd sizes, fewer tokens than the model could read.
@@ -145,11 +188,14 @@ struct BlockCase {
   std::string name;
   ModelConfig model;
   size_t block;  // of 0: embedding, 1: layer, 2: head
+  DType dtype = DType::Float32;
+
+  MicroBatchShape shape() const { return {odd_shape.batch, odd_shape.sequence, dtype}; }
 };
 
 inline void PrintTo(const BlockCase& block_case, std::ostream* out) { *out << block_case.name; }
 
-inline std::vector<BlockCase> block_cases() {
+inline std::vector<BlockCase> block_cases(std::initializer_list<DType> dtypes = {DType::Float32}) {
   const auto config = [](Family family, int64_t kv_heads, bool tied) {
     return ModelConfig{.name = "test",
                        .family = family,
@@ -163,12 +209,15 @@ inline std::vector<BlockCase> block_cases() {
                        .tied_embeddings = tied};
   };
   std::vector<BlockCase> cases;
-  for (const auto& [name, model] : {std::pair{"Gpt2Tied", config(Family::Gpt2, 4, true)},
+  for (const auto& [name, model] : {std::pair{std::string("Gpt2Tied"), config(Family::Gpt2, 4, true)},
                                     {"Gpt2Untied", config(Family::Gpt2, 4, false)},
                                     {"LlamaTiedOneKeyHead", config(Family::Llama, 1, true)},
                                     {"LlamaUntiedTwoKeyHeads", config(Family::Llama, 2, false)}}) {
     for (const size_t block : {0, 1, 2}) {
-      cases.push_back({std::string(name) + std::array{"Embedding", "Layer", "Head"}[block], model, block});
+      for (const DType dtype : dtypes) {
+        const std::string suffix = dtype == DType::Float32 ? "" : std::string("_") + std::string(to_string(dtype));
+        cases.push_back({name + std::array{"Embedding", "Layer", "Head"}[block] + suffix, model, block, dtype});
+      }
     }
   }
   return cases;

@@ -13,7 +13,7 @@ namespace {
 
 class Blocks : public testing::TestWithParam<BlockCase> {
  protected:
-  BlockRun start(uint64_t seed) const { return {model_, block_, odd_shape, seed}; }
+  BlockRun start(uint64_t seed) const { return {model_, block_, GetParam().shape(), seed}; }
   bool is_embedding() const { return block_.kind == BlockKind::Embedding; }
 
   const Model model_ = make_model(GetParam().model);
@@ -53,7 +53,9 @@ void expect_slopes(BlockRun& run, std::span<float> values, std::span<const float
   }
 }
 
-TEST_P(Blocks, GradientsAreTheSlopes) {
+class Fp32Blocks : public Blocks {};
+
+TEST_P(Fp32Blocks, GradientsAreTheSlopes) {
   BlockRun run = start(1);
   run.run();
   const std::vector<std::vector<float>> gradients = run.gradients;
@@ -142,8 +144,90 @@ TEST_P(Blocks, RefuseMoreTokensThanTheModelReads) {
   EXPECT_THROW(block_forward(model_, block_, views), InvariantError);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, Blocks, testing::ValuesIn(block_cases()),
-                         [](const auto& tested) { return tested.param.name; });
+// Relative to the largest element: an element that is near 0 is all rounding.
+double largest_difference(std::span<const float> found, std::span<const float> expected) {
+  double largest = 0, difference = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    largest = std::max(largest, std::abs(double{expected[i]}));
+    const double apart = std::abs(double{found[i]} - double{expected[i]});
+    if (!(apart <= difference)) difference = apart;  // NaN is kept
+  }
+  return largest == 0 ? difference : difference / largest;
+}
+
+class HalfBlocks : public Blocks {
+ protected:
+  BlockRun half_as_fp32(const BlockRun& half) const {
+    BlockRun full(model_, block_, odd_shape, 1);
+    full.parameters = half.parameters;
+    full.input = half.input;
+    full.output_gradient = half.output_gradient;
+    return full;
+  }
+  double epsilon() const {
+    return with_element(GetParam().dtype, []<Element T>() { return double{epsilon_of<T>}; });
+  }
+};
+
+// The same values in both types: what differs is the rounding of what is kept between kernels.
+TEST_P(HalfBlocks, GiveWhatFp32GivesWithinAFewRoundings) {
+  BlockRun half = start(1), full = half_as_fp32(half);
+  half.run();
+  full.run();
+  EXPECT_NEAR(half.loss.loss, full.loss.loss, epsilon() * full.loss.loss);
+  EXPECT_EQ(half.loss.tokens, full.loss.tokens);
+  if (block_.kind == BlockKind::Layer) {
+    EXPECT_GE(largest_difference(half.output, full.output), epsilon() / 8) << "nothing was rounded";
+  }
+  if (block_.kind != BlockKind::Head) {
+    EXPECT_LE(largest_difference(half.output, full.output), 2 * epsilon());
+  }
+  if (!is_embedding()) {
+    EXPECT_LE(largest_difference(half.input_gradient, full.input_gradient), 2 * epsilon());
+  }
+  for (size_t slot = 0; slot < block_.groups.size(); ++slot) {
+    for (const Tensor& tensor : model_.groups[block_.groups[slot]].tensors) {
+      const auto of_tensor = [&](const BlockRun& run) {
+        return std::span(run.gradients[slot]).subspan(tensor.offset, tensor.elements);
+      };
+      EXPECT_LE(largest_difference(of_tensor(half), of_tensor(full)), 2 * epsilon()) << tensor.name;
+    }
+  }
+}
+
+TEST_P(HalfBlocks, KeepHalfOfTheBytes) {
+  const BlockBytes half = start(1).bytes, full = block_bytes(model_, block_, odd_shape);
+  EXPECT_EQ(activation_bytes(model_, GetParam().shape()) * 2, activation_bytes(model_, odd_shape));
+  if (is_embedding()) return;
+  EXPECT_LT(half.saved, full.saved * 7 / 10);  // statistics stay fp32, and here they weigh more than in a real model
+  EXPECT_LT(half.between, full.between);
+}
+
+// It has to be a power of two to give the same bits, times itself.
+TEST_P(Blocks, LossScaleIsInEveryGradientOfTheHead) {
+  BlockRun plain = start(1), scaled = start(1);
+  scaled.loss_scale = 64.0f;
+  plain.run();
+  scaled.run();
+  const double factor = block_.kind == BlockKind::Head ? 64 : 1;  // elsewhere it came with the output gradient
+  const double rounding = GetParam().dtype == DType::Float16 ? 2 * 0x1p-10 : 0;  // subnormals
+  EXPECT_EQ(scaled.loss.loss, plain.loss.loss) << "the loss itself is not scaled";
+  const auto check = [&](std::span<const float> of_scaled, std::span<const float> of_plain) {
+    std::vector<float> expected(of_plain.begin(), of_plain.end());
+    for (float& value : expected) value *= static_cast<float>(factor);
+    EXPECT_LE(largest_difference(of_scaled, expected), rounding);
+  };
+  if (!is_embedding()) check(scaled.input_gradient, plain.input_gradient);
+  for (size_t slot = 0; slot < block_.groups.size(); ++slot) check(scaled.gradients[slot], plain.gradients[slot]);
+}
+
+constexpr auto name_of_case = [](const auto& tested) { return tested.param.name; };
+INSTANTIATE_TEST_SUITE_P(Kinds, Blocks,
+                         testing::ValuesIn(block_cases({DType::Float32, DType::BFloat16, DType::Float16})),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Kinds, Fp32Blocks, testing::ValuesIn(block_cases()), name_of_case);
+INSTANTIATE_TEST_SUITE_P(Kinds, HalfBlocks, testing::ValuesIn(block_cases({DType::BFloat16, DType::Float16})),
+                         name_of_case);
 
 // A block with a tied group may overwrite one gradient and add to the other.
 TEST(TiedBlocks, EachGroupAccumulatesByItsOwnFlag) {

@@ -219,14 +219,28 @@ TEST(Sizes, SavedBytesOfAGpt2LayerAreNineActivationsAndTheStatistics) {
   EXPECT_EQ(block_bytes(model, model.blocks.back(), shape).saved, uint64_t{2048} * (50257 + 3) * 4);
 }
 
+TEST(Sizes, HalfOfItIn16BitsButForStatisticsAndFinishedGradients) {
+  const Model model = make_model(model_preset("gpt2-124m"));
+  for (const DType dtype : {DType::BFloat16, DType::Float16}) {
+    const MicroBatchShape shape{2, 1024, dtype};
+    const uint64_t activation = activation_bytes(model, shape);
+    EXPECT_EQ(activation, 2 * 1024 * 768 * 2);
+    EXPECT_EQ(block_bytes(model, model.blocks[1], shape).saved, 9 * activation + (4 + 12) * 2048 * 4);
+    EXPECT_EQ(block_bytes(model, model.blocks[1], shape).between, 8 * activation + 4 * 768 * (4 + 2));
+    EXPECT_EQ(block_bytes(model, model.blocks.back(), shape).saved, uint64_t{2048} * (50257 * 2 + 3 * 4));
+  }
+}
+
 TEST(Sizes, BookedAttentionWorkspaceIsWhatTheKernelNeeds) {
   for (const std::string& preset : model_presets()) {
     const ModelConfig config = model_preset(preset);
     for (const int64_t sequence : {int64_t{1}, int64_t{63}, config.seq_len}) {
-      EXPECT_EQ(attention_workspace_bytes(config, {2, sequence}),
-                kernels::attention_workspace_bytes(
-                    {2, sequence, config.heads, config.kv_heads, config.hidden / config.heads}, DType::Float32))
-          << preset << ", sequence " << sequence;
+      for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
+        EXPECT_EQ(attention_workspace_bytes(config, {2, sequence, dtype}),
+                  kernels::attention_workspace_bytes(
+                      {2, sequence, config.heads, config.kv_heads, config.hidden / config.heads}, dtype))
+            << preset << ", sequence " << sequence << ", " << to_string(dtype);
+      }
     }
   }
 }
