@@ -5,12 +5,15 @@
 #include <benchmark/benchmark.h>
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/gemm.h"
 #include "kernels/cpu/layernorm.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/optimizer.h"
@@ -34,6 +37,13 @@ std::vector<float> floats(int64_t count) {
     state = state * 1664525u + 1013904223u;
     value = static_cast<float>(state >> 8) / static_cast<float>(1 << 24) - 0.5f;
   }
+  return values;
+}
+
+template <HalfElement T>
+std::vector<T> halves(int64_t count) {
+  std::vector<T> values(static_cast<size_t>(count));
+  convert(floats(count).data(), values.data(), count);
   return values;
 }
 
@@ -83,6 +93,48 @@ void linear(const std::string& layer, Shape s, int64_t in, int64_t out) {
                     linear_backward_weight(dy.data(), x.data(), dweight.data(), dbias.data(), s.tokens, in, out, true);
                   }));
   });
+}
+
+// Calls half() and full() in turns.
+template <class Half, class Full>
+void compare(const std::string& name, Half half, Full full) {
+  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) mutable {
+    half();
+    full();
+    double half_seconds = 0, full_seconds = 0;
+    for (auto _ : state) {
+      const double start = bench::thread_seconds();
+      half();
+      const double middle = bench::thread_seconds();
+      full();
+      half_seconds += middle - start;
+      full_seconds += bench::thread_seconds() - middle;
+    }
+    state.counters["times_fp32"] = half_seconds / full_seconds;
+  });
+}
+
+template <HalfElement T>
+void half_linear(const std::string& layer, Shape s, int64_t in, int64_t out) {
+  const std::string shape = "/" + std::string(to_string(dtype_of<T>)) + "/" + layer +
+                            "/tokens:" + std::to_string(s.tokens) + "/in:" + std::to_string(in) +
+                            "/out:" + std::to_string(out);
+  const auto forward = [=](auto x, auto weight, auto y) {
+    return [=]() mutable { linear_forward(x.data(), weight.data(), nullptr, nullptr, y.data(), s.tokens, in, out); };
+  };
+  const auto backward_input = [=](auto dy, auto weight, auto dx) {
+    return [=]() mutable { linear_backward_input(dy.data(), weight.data(), dx.data(), s.tokens, in, out, false); };
+  };
+  const auto backward_weight = [=](auto dy, auto x, auto dweight) {
+    return [=]() mutable {
+      linear_backward_weight(dy.data(), x.data(), dweight.data(), nullptr, s.tokens, in, out, true);
+    };
+  };
+  const auto x = floats(s.tokens * in), weight = floats(out * in), dy = floats(s.tokens * out);
+  const auto hx = halves<T>(s.tokens * in), hweight = halves<T>(out * in), hdy = halves<T>(s.tokens * out);
+  compare("linear_forward" + shape, forward(hx, hweight, hdy), forward(x, weight, dy));
+  compare("linear_backward_input" + shape, backward_input(hdy, hweight, hx), backward_input(dy, weight, x));
+  compare("linear_backward_weight" + shape, backward_weight(hdy, hx, weight), backward_weight(dy, x, weight));
 }
 
 void attention(AttentionShape s) {
@@ -201,6 +253,66 @@ void streams(Shape s) {
          });
 }
 
+template <HalfElement T>
+void half_streams(Shape s) {
+  const std::string type = "/" + std::string(to_string(dtype_of<T>));
+  const int64_t size = s.tokens * s.hidden, ffn = s.tokens * s.ffn;
+  const auto gelu = [=](auto x, auto y) { return [=]() mutable { gelu_forward(x.data(), y.data(), ffn); }; };
+  compare("gelu_forward" + type, gelu(halves<T>(ffn), halves<T>(ffn)), gelu(floats(ffn), floats(ffn)));
+  const auto norm = [=](auto x, auto y, auto gain, auto statistics) {
+    return [=]() mutable {
+      layernorm_forward(x.data(), gain.data(), gain.data(), y.data(), statistics.data(), statistics.data(), s.tokens,
+                        s.hidden, 1e-5f);
+    };
+  };
+  compare("layernorm_forward" + type, norm(halves<T>(size), halves<T>(size), halves<T>(s.hidden), floats(s.tokens)),
+          norm(floats(size), floats(size), floats(s.hidden), floats(s.tokens)));
+  stream("convert_from" + type + "/count:" + std::to_string(ffn), ffn * 3 / 2,
+         [=, x = halves<T>(ffn), y = floats(ffn)]() mutable { convert(x.data(), y.data(), ffn); });
+  stream("convert_to" + type + "/count:" + std::to_string(ffn), ffn * 3 / 2,
+         [=, x = floats(ffn), y = halves<T>(ffn)]() mutable { convert(x.data(), y.data(), ffn); });
+}
+
+template <HalfElement T>
+void half_attention(AttentionShape s) {
+  const int64_t rows = s.batch * s.sequence, stride = (s.heads + 2 * s.kv_heads) * s.head_dim;
+  const int64_t q_width = s.heads * s.head_dim, kv_width = s.kv_heads * s.head_dim;
+  const auto run = [=]<Element E>(std::vector<E> qkv, std::vector<E> out, bool backward) {
+    return [=, dqkv = qkv, dout = out, log_sum_exp = floats(rows * s.heads),
+            workspace = std::vector<std::byte>(attention_workspace_bytes(s, dtype_of<E>))]() mutable {
+      const auto heads = [&](auto& memory, int64_t first) { return memory.data() + first; };
+      const HeadsIn<E> q{heads(qkv, 0), stride}, k{heads(qkv, q_width), stride},
+          v{heads(qkv, q_width + kv_width), stride};
+      if (!backward) {
+        attention_forward<E>(s, q, k, v, {out.data(), q_width}, log_sum_exp.data(), workspace.data());
+      } else {
+        attention_backward_input<E>(s, {dout.data(), q_width}, q, k, v, {out.data(), q_width}, log_sum_exp.data(),
+                                    {heads(dqkv, 0), stride}, {heads(dqkv, q_width), stride},
+                                    {heads(dqkv, q_width + kv_width), stride}, workspace.data());
+      }
+    };
+  };
+  for (const bool backward : {false, true}) {
+    compare(std::string(backward ? "attention_backward_input/" : "attention_forward/") +
+                std::string(to_string(dtype_of<T>)) + "/sequence:" + std::to_string(s.sequence),
+            run(halves<T>(rows * stride), halves<T>(rows * q_width), backward),
+            run(floats(rows * stride), floats(rows * q_width), backward));
+  }
+}
+
+template <HalfElement T>
+void half_kernels(Shape s) {
+  half_linear<T>("qkv", s, s.hidden, 3 * s.hidden);
+  half_linear<T>("proj", s, s.hidden, s.hidden);
+  half_linear<T>("fc", s, s.hidden, s.ffn);
+  half_linear<T>("fcproj", s, s.ffn, s.hidden);
+  half_linear<T>("head", s, s.hidden, s.vocabulary);
+  const Shape large{.tokens = 1024, .hidden = 768, .heads = 12, .kv_heads = 12, .ffn = 3072};
+  half_linear<T>("fc", large, large.hidden, large.ffn);
+  half_attention<T>({1, 256, 5, 5, 64});
+  half_streams<T>(s);
+}
+
 void optimizers(int64_t count) {
   const std::string shape = "/count:" + std::to_string(count);
   const AdamW adam{.learning_rate = 1e-3f,
@@ -241,9 +353,12 @@ int main(int argc, char** argv) {
   attention({1, 1024, 12, 12, 64});
   attention({1, 256, 8, 2, 64});
   streams(s);
+  half_kernels<BFloat16>(s);
+  half_kernels<Float16>(s);
   optimizers(1 << 18);
   optimizers(1 << 22);
   benchmark::AddCustomContext("processor", bench::processor_name());
+  benchmark::AddCustomContext("products", gemm_description());
   benchmark::AddCustomContext("vectors", bench::vector_instructions());
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
