@@ -106,7 +106,8 @@ struct PlainLoop {
   PlainStep step(std::span<const int32_t> tokens, std::span<const int32_t> targets, double learning_rate) {
     const auto dp = static_cast<size_t>(layout.dp), micro_batches = static_cast<size_t>(layout.micro_batches());
     const auto sequence = static_cast<int64_t>(tokens.size()) / layout.global_batch_size;
-    const MicroBatchShape shape{layout.micro_batch_size, sequence};
+    const MicroBatchShape shape{layout.micro_batch_size, sequence, dtype};
+    store_parameters();
     const auto rows = [&](std::span<const int32_t> matrix, size_t replica, size_t micro_batch) {
       return matrix.data() + (replica * micro_batches + micro_batch) * static_cast<size_t>(shape.tokens());
     };
@@ -170,6 +171,7 @@ struct PlainLoop {
   Model model;
   Layout layout;
   OptimizerConfig optimizer;
+  DType dtype = DType::Float32;                      // of activations, and of what blocks see of the parameters
   std::vector<std::vector<float>> parameters, m, v;  // by group, without padding
   std::vector<std::vector<float>> gradients;         // of the last step's loss SUM, reduced; by group
   int64_t steps_done = 0;
@@ -202,6 +204,25 @@ struct PlainLoop {
     }
   }
 
+  // What the blocks see of the parameters, rounded anew at each step.
+  std::vector<std::vector<std::byte>> stored_parameters;  // by group
+  void store_parameters() {
+    stored_parameters.clear();
+    for (const std::vector<float>& group : parameters) {
+      std::vector<std::byte>& stored = stored_parameters.emplace_back(group.size() * bytes_of(dtype));
+      with_element(dtype, [&]<Element T>() {
+        for (size_t i = 0; i < group.size(); ++i) reinterpret_cast<T*>(stored.data())[i] = from_float<T>(group[i]);
+      });
+    }
+  }
+  std::vector<float> widened(const std::vector<std::byte>& stored) const {
+    std::vector<float> values(stored.size() / bytes_of(dtype));
+    with_element(dtype, [&]<Element T>() {
+      for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(reinterpret_cast<const T*>(stored.data())[i]);
+    });
+    return values;
+  }
+
   UseGradients zeros() const {
     UseGradients all;
     for (const GroupUse& use : uses) all.emplace_back(model.groups[group_of(use)].elements);
@@ -213,8 +234,9 @@ struct PlainLoop {
                                  size_t micro_batch) const {
     const auto width = static_cast<size_t>(shape.tokens() * model.config.hidden);
     const size_t blocks = model.blocks.size();
-    std::vector<std::vector<float>> activations(blocks - 1, std::vector<float>(width));  // [b]: the output of block b
-    std::vector<float> output_gradient(width), input_gradient(width);
+    using Stored = std::vector<std::byte>;
+    std::vector<Stored> activations(blocks - 1, Stored(width * bytes_of(dtype)));  // [b]: the output of block b
+    Stored output_gradient(width * bytes_of(dtype)), input_gradient(width * bytes_of(dtype));
     std::vector<PieceMemory> saved, between;
     uint64_t workspace_bytes = 0;
     LossSlot loss;
@@ -235,7 +257,7 @@ struct PlainLoop {
     }
     for (size_t u = 0; u < uses.size(); ++u) {
       BlockViews& of = views[uses[u].block];
-      of.parameters[uses[u].slot] = parameters[group_of(uses[u])].data();
+      of.parameters[uses[u].slot] = stored_parameters[group_of(uses[u])].data();
       of.gradients[uses[u].slot] = gradients_of_uses[u].data();
       of.accumulate[uses[u].slot] = accumulate;
     }
@@ -243,14 +265,16 @@ struct PlainLoop {
     for (size_t b = 0; b < blocks; ++b) {
       views[b].workspace = workspace.data();
       block_forward(model, model.blocks[b], views[b]);
-      if (record && b + 1 < blocks) record(name(PlainKind::Activation, micro_batch, b + 1, 0, replica), activations[b]);
+      if (record && b + 1 < blocks)
+        record(name(PlainKind::Activation, micro_batch, b + 1, 0, replica), widened(activations[b]));
     }
     for (size_t b = blocks; b-- > 0;) {
       views[b].output_gradient = output_gradient.data();
       views[b].input_gradient = input_gradient.data();
       block_backward_input(model, model.blocks[b], views[b]);
       block_backward_weight(model, model.blocks[b], views[b]);
-      if (record && b > 0) record(name(PlainKind::ActivationGradient, micro_batch, b, 0, replica), input_gradient);
+      if (record && b > 0)
+        record(name(PlainKind::ActivationGradient, micro_batch, b, 0, replica), widened(input_gradient));
       std::swap(output_gradient, input_gradient);
     }
     return loss;

@@ -27,10 +27,11 @@ struct GoldenTensor {
 struct Golden {
   ModelConfig model;
   OptimizerConfig optimizer;
-  int64_t steps, batch;                        // sequences a step
-  std::vector<int32_t> tokens, targets;        // [steps, batch, sequence]
-  std::vector<GoldenTensor> tensors;           // canonical order
-  std::vector<double> losses, gradient_norms;  // by step, computed in float32
+  int64_t steps, batch;                                          // sequences a step
+  std::vector<int32_t> tokens, targets;                          // [steps, batch, sequence]
+  std::vector<GoldenTensor> tensors;                             // canonical order
+  std::vector<double> losses, gradient_norms;                    // by step, computed in float32
+  std::vector<double> bfloat16_losses, bfloat16_gradient_norms;  // likewise, under autocast to bfloat16
 
   // [batch, sequence] of step 0 …
   std::span<const int32_t> step_of(const std::vector<int32_t>& matrix, int64_t step) const {
@@ -69,7 +70,9 @@ inline Golden read_golden(const std::string& name) {
                 .targets = {},
                 .tensors = {},
                 .losses = json.at("losses"),
-                .gradient_norms = json.at("gradient_norms")};
+                .gradient_norms = json.at("gradient_norms"),
+                .bfloat16_losses = json.at("bfloat16_losses"),
+                .bfloat16_gradient_norms = json.at("bfloat16_gradient_norms")};
 
   std::ifstream binary(folder / (name + ".bin"), std::ios::binary);
   const std::vector<char> bytes{std::istreambuf_iterator<char>(binary), {}};

@@ -6,7 +6,8 @@ The models are written out here on purpose: they share nothing with the trainer,
 For each model NAME two files go into goldens/:
 
 NAME.json   sizes, optimizer settings, the tensors in canonical order (name, shape), and per step: loss and gradient norm
-            of the float32 run, and the loss of the same run in float64 (how far float32 itself is from the truth)
+            of the float32 run, and the loss of the same run in float64 (how far float32 itself is from the truth) and
+            under autocast to bfloat16 (matrix products and what they give in bfloat16; norms, softmax and loss in float32)
 NAME.bin    little-endian, without gaps: int32 tokens [steps, batch, sequence], int32 targets of the same shape (-1: ignored),
             float32 initial values of every tensor, float32 first-step gradients of every tensor (of the mean loss, not clipped)
 
@@ -165,7 +166,7 @@ def batches(generator):
     return tokens[:, :, :-1].contiguous(), targets
 
 
-def train(model, tokens, targets):
+def train(model, tokens, targets, autocast=False):
     """-> losses, gradient norms, first gradients by name"""
     decayed = [p for n, p in model.named_parameters() if p.dim() == 2 and n != "wpe.weight"]
     plain = [p for n, p in model.named_parameters() if p.dim() == 1 or n == "wpe.weight"]
@@ -176,8 +177,9 @@ def train(model, tokens, targets):
     losses, norms, first = [], [], {}
     for step in range(STEPS):
         optimizer.zero_grad()
-        logits = model(tokens[step])
-        loss = functional.cross_entropy(logits.view(-1, VOCABULARY), targets[step].view(-1), ignore_index=-1)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            logits = model(tokens[step])
+            loss = functional.cross_entropy(logits.view(-1, VOCABULARY), targets[step].view(-1), ignore_index=-1)
         loss.backward()
         if step == 0:
             first = {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -196,7 +198,10 @@ def make(name, family, seed, **sizes):
     initial = {n: p.detach().clone() for n, p in model.named_parameters()}
     double_model = build(**sizes).double()
     double_model.load_state_dict(model.state_dict())
+    bfloat16_model = build(**sizes)
+    bfloat16_model.load_state_dict(model.state_dict())
     losses, norms, gradients = train(model, tokens, targets)
+    bfloat16_losses, bfloat16_norms, _ = train(bfloat16_model, tokens, targets, autocast=True)
     double_losses, _, double_gradients = train(double_model, tokens, targets)
 
     folder = pathlib.Path(__file__).parent / "goldens"
@@ -206,7 +211,8 @@ def make(name, family, seed, **sizes):
                       "kv_heads": sizes["kv_heads"], "tied_embeddings": sizes["tied"]},
             "optimizer": OPTIMIZER, "steps": STEPS, "batch": BATCH,
             "tensors": [{"name": n, "shape": list(p.shape)} for n, p in initial.items()],
-            "losses": losses, "gradient_norms": norms, "double_losses": double_losses}
+            "losses": losses, "gradient_norms": norms, "double_losses": double_losses,
+            "bfloat16_losses": bfloat16_losses, "bfloat16_gradient_norms": bfloat16_norms}
     (folder / f"{name}.json").write_text(json.dumps(text, indent=1) + "\n")
     with open(folder / f"{name}.bin", "wb") as file:
         for integers in (tokens, targets):
@@ -217,8 +223,10 @@ def make(name, family, seed, **sizes):
 
     gap = max(abs(a - b) / b for a, b in zip(losses, double_losses))
     gradient_gap = max(((gradients[n] - g).abs().max() / g.abs().max()).item() for n, g in double_gradients.items())
+    bfloat16_gap = max(abs(a - b) / b for a, b in zip(bfloat16_losses, losses))
     print(f"{name}: loss {losses[0]:.6f} -> {losses[-1]:.6f}, norm {norms[0]:.3f} -> {norms[-1]:.3f}; "
-          f"float32 against float64: losses {gap:.1e}, first gradients {gradient_gap:.1e}")
+          f"float32 against float64: losses {gap:.1e}, first gradients {gradient_gap:.1e}; "
+          f"bfloat16 against float32: losses {bfloat16_gap:.1e}")
 
 
 torch.set_num_threads(1)
