@@ -49,12 +49,15 @@ class WatchedMemory {
 };
 
 struct BlockRun {
-  BlockRun(const Model& of_model, const Block& of_block, MicroBatchShape of_shape, uint64_t seed)
+  BlockRun(const Model& of_model, const Block& of_block, MicroBatchShape of_shape, uint64_t seed,
+           Recompute of_recompute = Recompute::None)
       : model(of_model),
         block(of_block),
         shape(of_shape),
-        bytes(block_bytes(model, block, shape)),
+        recompute(of_recompute),
+        bytes(block_bytes(model, block, shape, recompute)),
         saved(bytes.saved),
+        recomputed(bytes.recomputed),
         between(bytes.between),
         workspace(bytes.workspace) {
     std::mt19937_64 random(seed);
@@ -98,6 +101,8 @@ struct BlockRun {
                    .output_gradient = output_gradient.data(),
                    .input_gradient = input_gradient.data(),
                    .saved = saved.data(),
+                   .recomputed = recomputed.data(),
+                   .recompute = recompute,
                    .between = between.data(),
                    .workspace = workspace.data(),
                    .loss = &loss};
@@ -108,6 +113,7 @@ struct BlockRun {
     return all;
   }
   void forward() { block_forward(model, block, views()); }
+  void compute_again() { block_recompute(model, block, views()); }
   void backward_input() { block_backward_input(model, block, views()); }
   void backward_weight() { block_backward_weight(model, block, views()); }
   void run() {
@@ -129,8 +135,9 @@ struct BlockRun {
   const Model& model;
   const Block& block;
   MicroBatchShape shape;
+  Recompute recompute;
   BlockBytes bytes;
-  WatchedMemory saved, between, workspace;
+  WatchedMemory saved, recomputed, between, workspace;
   std::vector<std::vector<float>> parameters, gradients;  // in the order of Block::groups
   std::vector<float> input, output, output_gradient, input_gradient;
   std::vector<int32_t> tokens, targets;

@@ -30,6 +30,8 @@ struct BlockViews {
   const float* output_gradient = nullptr;    // embedding, layer
   float* input_gradient = nullptr;           // layer, head
   std::byte* saved = nullptr;
+  std::byte* recomputed = nullptr;        // what of it is computed again; scratch in a forward
+  Recompute recompute = Recompute::None;  // decides what lies in which of the two
   std::byte* between = nullptr;
   std::byte* workspace = nullptr;
   LossSlot* loss = nullptr;  // head: overwritten by forward
@@ -38,6 +40,9 @@ struct BlockViews {
 // saved is overwritten; the head overwrites *loss by the sums of this micro-batch. The head's gradients are those of
 // the loss SUM: dividing by the number of tokens is the optimizer's business, since only it knows the global batch.
 void block_forward(const Model&, const Block&, const BlockViews&);
+// Fills `recomputed` with what the forward had there, bit for bit, from its input and parameters (Full) or from `saved`
+// alone (Selective); writes neither output nor loss. With None it does nothing.
+void block_recompute(const Model&, const Block&, const BlockViews&);
 void block_backward_input(const Model&, const Block&, const BlockViews&);  // embedding: does nothing
 // Reads tokens, input, output_gradient, saved and between, but no parameters.
 void block_backward_weight(const Model&, const Block&, const BlockViews&);

@@ -36,21 +36,24 @@ Sizes sizes_of(const Model& model, const BlockViews& views) {
   return {views.shape.tokens(), model.config.hidden, model.config.ffn, static_cast<float>(model.config.norm_epsilon)};
 }
 
-}  // namespace
+// saved.qkv -> saved.attention, saved.log_sum_exp
+void attend(const Model& model, const BlockViews& views, const LayerSaved& saved, const LayerForwardWork& work) {
+  const int64_t hidden = model.config.hidden;
+  kernels::attention_forward(attention_shape(model.config, views.shape), {saved.qkv, 3 * hidden},
+                             {saved.qkv + hidden, 3 * hidden}, {saved.qkv + 2 * hidden, 3 * hidden},
+                             {saved.attention, hidden}, saved.log_sum_exp, work.attention);
+}
 
-void gpt2_layer_forward(const Model& model, const Block& block, const BlockViews& views) {
+// All of the forward up to the values before GELU: what the backward needs.
+void fill_saved(const Model& model, const Block& block, const BlockViews& views, const LayerSaved& saved,
+                const LayerForwardWork& work) {
   const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
   const auto weight = tensors_in(model, block, views.parameters[0]);
-  const LayerSaved saved = carve(layer_saved, views.saved, model, views);
-  const LayerForwardWork work = carve(layer_forward_work, views.workspace, model, views);
-
   kernels::layernorm_forward(views.input, weight.ln_1_gain, weight.ln_1_bias, work.normalised, saved.mean_1,
                              saved.rstd_1, tokens, hidden, epsilon);
   kernels::linear_forward(work.normalised, weight.c_attn_weight, weight.c_attn_bias, saved.qkv, tokens, hidden,
                           3 * hidden);
-  kernels::attention_forward(attention_shape(model.config, views.shape), {saved.qkv, 3 * hidden},
-                             {saved.qkv + hidden, 3 * hidden}, {saved.qkv + 2 * hidden, 3 * hidden},
-                             {saved.attention, hidden}, saved.log_sum_exp, work.attention);
+  attend(model, views, saved, work);
   kernels::linear_forward(saved.attention, weight.c_proj_weight, weight.c_proj_bias, saved.residual, tokens, hidden,
                           hidden);
   kernels::add(views.input, saved.residual, tokens * hidden);
@@ -58,16 +61,36 @@ void gpt2_layer_forward(const Model& model, const Block& block, const BlockViews
   kernels::layernorm_forward(saved.residual, weight.ln_2_gain, weight.ln_2_bias, work.normalised, saved.mean_2,
                              saved.rstd_2, tokens, hidden, epsilon);
   kernels::linear_forward(work.normalised, weight.mlp_fc_weight, weight.mlp_fc_bias, saved.gate, tokens, hidden, ffn);
+}
+
+}  // namespace
+
+void gpt2_layer_forward(const Model& model, const Block& block, const BlockViews& views) {
+  const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
+  const auto weight = tensors_in(model, block, views.parameters[0]);
+  const LayerSaved saved = carve_saved(layer_saved, model, views);
+  const LayerForwardWork work = carve(layer_forward_work, views.workspace, model, views);
+
+  fill_saved(model, block, views, saved, work);
   kernels::gelu_forward(saved.gate, work.activated, tokens * ffn);
   kernels::linear_forward(work.activated, weight.mlp_proj_weight, weight.mlp_proj_bias, views.output, tokens, ffn,
                           hidden);
   kernels::add(saved.residual, views.output, tokens * hidden);
 }
 
+void gpt2_layer_recompute(const Model& model, const Block& block, const BlockViews& views) {
+  const LayerSaved saved = carve_saved(layer_saved, model, views);
+  const LayerForwardWork work = carve(layer_forward_work, views.workspace, model, views);
+  if (views.recompute == Recompute::Full)
+    fill_saved(model, block, views, saved, work);
+  else
+    attend(model, views, saved, work);
+}
+
 void gpt2_layer_backward_input(const Model& model, const Block& block, const BlockViews& views) {
   const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
   const auto weight = tensors_in(model, block, views.parameters[0]);
-  const LayerSaved saved = carve(layer_saved, views.saved, model, views);
+  const LayerSaved saved = carve_saved(layer_saved, model, views);
   const LayerBetween between = carve(layer_between, views.between, model, views);
   const LayerBackwardInputWork work = carve(layer_backward_input_work, views.workspace, model, views);
 
@@ -104,7 +127,7 @@ void gpt2_layer_backward_weight(const Model& model, const Block& block, const Bl
   const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
   const bool accumulate = views.accumulate[0];
   const auto gradient = tensors_in(model, block, views.gradients[0]);
-  const LayerSaved saved = carve(layer_saved, views.saved, model, views);
+  const LayerSaved saved = carve_saved(layer_saved, model, views);
   const LayerBetween between = carve(layer_between, views.between, model, views);
   const LayerBackwardWeightWork work = carve(layer_backward_weight_work, views.workspace, model, views);
 

@@ -35,25 +35,33 @@ void normalise(const Model& model, const BlockViews& views, const float* gain, c
   }
 }
 
-}  // namespace
-
-void head_forward(const Model& model, const Block& block, const BlockViews& views) {
+// input -> logits, log_sum_exp, the norm's statistics; returns the loss
+kernels::LossSum fill_saved(const Model& model, const Block& block, const BlockViews& views) {
   const int64_t tokens = views.shape.tokens(), hidden = model.config.hidden, vocabulary = model.config.vocab_size;
   const auto weight = parameters_in(model, block, views.parameters);
-  const HeadSaved saved = carve(head_saved, views.saved, model, views);
+  const HeadSaved saved = carve_saved(head_saved, model, views);
   const HeadWork work = carve(head_work, views.workspace, model, views);
 
   normalise(model, views, weight.gain, weight.bias, work.normalised, saved.mean, saved.rstd);
   kernels::linear_forward(work.normalised, weight.table, nullptr, saved.logits, tokens, hidden, vocabulary);
-  const kernels::LossSum sum =
-      kernels::cross_entropy_forward(saved.logits, views.targets, saved.log_sum_exp, tokens, vocabulary);
+  return kernels::cross_entropy_forward(saved.logits, views.targets, saved.log_sum_exp, tokens, vocabulary);
+}
+
+}  // namespace
+
+void head_forward(const Model& model, const Block& block, const BlockViews& views) {
+  const kernels::LossSum sum = fill_saved(model, block, views);
   *views.loss = {.loss = sum.loss, .tokens = static_cast<double>(sum.tokens)};
+}
+
+void head_recompute(const Model& model, const Block& block, const BlockViews& views) {
+  fill_saved(model, block, views);
 }
 
 void head_backward_input(const Model& model, const Block& block, const BlockViews& views) {
   const int64_t tokens = views.shape.tokens(), hidden = model.config.hidden, vocabulary = model.config.vocab_size;
   const auto weight = parameters_in(model, block, views.parameters);
-  const HeadSaved saved = carve(head_saved, views.saved, model, views);
+  const HeadSaved saved = carve_saved(head_saved, model, views);
   const HeadBetween between = carve(head_between, views.between, model, views);
   float* const d_normalised = carve(head_work, views.workspace, model, views).normalised;
 
@@ -76,7 +84,7 @@ void head_backward_input(const Model& model, const Block& block, const BlockView
 void head_backward_weight(const Model& model, const Block& block, const BlockViews& views) {
   const int64_t tokens = views.shape.tokens(), hidden = model.config.hidden, vocabulary = model.config.vocab_size;
   const auto gradient = parameters_in(model, block, views.gradients);
-  const HeadSaved saved = carve(head_saved, views.saved, model, views);
+  const HeadSaved saved = carve_saved(head_saved, model, views);
   const HeadBetween between = carve(head_between, views.between, model, views);
   const HeadWork work = carve(head_work, views.workspace, model, views);
 

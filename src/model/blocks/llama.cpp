@@ -48,18 +48,25 @@ Sizes sizes_of(const Model& model, const BlockViews& views) {
           .epsilon = static_cast<float>(config.norm_epsilon)};
 }
 
-}  // namespace
+// saved.qkv -> saved.attention, saved.log_sum_exp
+void attend(const Model& model, const BlockViews& views, const LayerSaved& saved, const LayerForwardWork& work) {
+  const Sizes size = sizes_of(model, views);
+  const float* const q = saved.qkv;
+  const float* const k = q + size.q_width;
+  const float* const v = k + size.kv_width;
+  kernels::attention_forward(attention_shape(model.config, views.shape), {q, size.qkv_width}, {k, size.qkv_width},
+                             {v, size.qkv_width}, {saved.attention, size.hidden}, saved.log_sum_exp, work.attention);
+}
 
-void llama_layer_forward(const Model& model, const Block& block, const BlockViews& views) {
+// All of the forward up to the values before SwiGLU: what the backward needs.
+void fill_saved(const Model& model, const Block& block, const BlockViews& views, const LayerSaved& saved,
+                const LayerForwardWork& work) {
   const ModelConfig& config = model.config;
   const MicroBatchShape& shape = views.shape;
   const Sizes size = sizes_of(model, views);
   const auto weight = tensors_in(model, block, views.parameters[0]);
-  const LayerSaved saved = carve(layer_saved, views.saved, model, views);
-  const LayerForwardWork work = carve(layer_forward_work, views.workspace, model, views);
   float* const q = saved.qkv;
   float* const k = q + size.q_width;
-  float* const v = k + size.kv_width;
 
   kernels::rmsnorm_forward(views.input, weight.norm_1_gain, work.normalised, saved.rstd_1, size.tokens, size.hidden,
                            size.epsilon);
@@ -70,8 +77,7 @@ void llama_layer_forward(const Model& model, const Block& block, const BlockView
                           size.head_dim);
   kernels::rotary_forward(k, size.qkv_width, saved.cosines, saved.sines, shape.batch, shape.sequence, config.kv_heads,
                           size.head_dim);
-  kernels::attention_forward(attention_shape(config, shape), {q, size.qkv_width}, {k, size.qkv_width},
-                             {v, size.qkv_width}, {saved.attention, size.hidden}, saved.log_sum_exp, work.attention);
+  attend(model, views, saved, work);
   kernels::linear_forward(saved.attention, weight.o_weight, nullptr, saved.residual, size.tokens, size.hidden,
                           size.hidden);
   kernels::add(views.input, saved.residual, size.tokens * size.hidden);
@@ -80,10 +86,30 @@ void llama_layer_forward(const Model& model, const Block& block, const BlockView
                            size.epsilon);
   kernels::linear_forward(work.normalised, weight.gate_weight, nullptr, saved.gate, size.tokens, size.hidden, size.ffn);
   kernels::linear_forward(work.normalised, weight.up_weight, nullptr, saved.up, size.tokens, size.hidden, size.ffn);
+}
+
+}  // namespace
+
+void llama_layer_forward(const Model& model, const Block& block, const BlockViews& views) {
+  const Sizes size = sizes_of(model, views);
+  const auto weight = tensors_in(model, block, views.parameters[0]);
+  const LayerSaved saved = carve_saved(layer_saved, model, views);
+  const LayerForwardWork work = carve(layer_forward_work, views.workspace, model, views);
+
+  fill_saved(model, block, views, saved, work);
   kernels::swiglu_forward(saved.gate, saved.up, work.activated, size.tokens * size.ffn);
   kernels::linear_forward(work.activated, weight.down_weight, nullptr, views.output, size.tokens, size.ffn,
                           size.hidden);
   kernels::add(saved.residual, views.output, size.tokens * size.hidden);
+}
+
+void llama_layer_recompute(const Model& model, const Block& block, const BlockViews& views) {
+  const LayerSaved saved = carve_saved(layer_saved, model, views);
+  const LayerForwardWork work = carve(layer_forward_work, views.workspace, model, views);
+  if (views.recompute == Recompute::Full)
+    fill_saved(model, block, views, saved, work);
+  else
+    attend(model, views, saved, work);
 }
 
 void llama_layer_backward_input(const Model& model, const Block& block, const BlockViews& views) {
@@ -91,7 +117,7 @@ void llama_layer_backward_input(const Model& model, const Block& block, const Bl
   const MicroBatchShape& shape = views.shape;
   const Sizes size = sizes_of(model, views);
   const auto weight = tensors_in(model, block, views.parameters[0]);
-  const LayerSaved saved = carve(layer_saved, views.saved, model, views);
+  const LayerSaved saved = carve_saved(layer_saved, model, views);
   const LayerBetween between = carve(layer_between, views.between, model, views);
   const LayerBackwardInputWork work = carve(layer_backward_input_work, views.workspace, model, views);
   const float* const q = saved.qkv;
@@ -140,7 +166,7 @@ void llama_layer_backward_weight(const Model& model, const Block& block, const B
   const Sizes size = sizes_of(model, views);
   const bool accumulate = views.accumulate[0];
   const auto gradient = tensors_in(model, block, views.gradients[0]);
-  const LayerSaved saved = carve(layer_saved, views.saved, model, views);
+  const LayerSaved saved = carve_saved(layer_saved, model, views);
   const LayerBetween between = carve(layer_between, views.between, model, views);
   const LayerBackwardWeightWork work = carve(layer_backward_weight_work, views.workspace, model, views);
 

@@ -31,6 +31,16 @@ class Carver {
   uint64_t used_bytes_ = 0;
 };
 
+// What a forward leaves for the backward lies in two regions: what is kept, and what is computed again. Where nothing
+// is, all of it is kept, in the order of the pieces.
+struct SavedCarver {
+  Recompute recompute = Recompute::None;
+  Carver kept, recomputed;
+
+  // Where a piece lies that is computed again from this on.
+  Carver& of(Recompute from) { return recompute >= from ? recomputed : kept; }
+};
+
 // T tokens, C hidden, F ffn, V vocabulary, H heads, D head width, S sequence; fp32. A family that has no such piece
 // leaves it null.
 //
@@ -50,7 +60,7 @@ struct LayerSaved {
   float* up;  // [T, F]: Llama
   float *cosines, *sines;  // [S, D/2]: Llama
 };
-LayerSaved layer_saved(Carver&, const ModelConfig&, MicroBatchShape);
+LayerSaved layer_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);
 
 // The output gradient of each linear that backward_weight needs (the last one's is the block's own output_gradient),
 // the norms' parameter gradients, which are so small that backward_input finishes them, and a copy of the norms'
@@ -91,7 +101,7 @@ struct HeadSaved {
   float* logits;       // [T, V]: backward_input overwrites them by their gradient
   float* log_sum_exp;  // [T]
 };
-HeadSaved head_saved(Carver&, const ModelConfig&, MicroBatchShape);
+HeadSaved head_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);
 
 struct HeadBetween {
   float *d_gain, *d_bias;  // [C]; bias: GPT-2

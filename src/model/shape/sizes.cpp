@@ -11,6 +11,18 @@ bool is_gpt2(const ModelConfig& config) { return config.family == Family::Gpt2; 
 int64_t head_dim(const ModelConfig& config) { return config.hidden / config.heads; }
 int64_t qkv_width(const ModelConfig& config) { return (config.heads + 2 * config.kv_heads) * head_dim(config); }
 
+// q·kᵀ and probabilities·v, each over half of sequence × sequence
+double attention_flops(const ModelConfig& config, MicroBatchShape shape) {
+  return 2 * (2 * static_cast<double>(shape.tokens() * shape.sequence) * static_cast<double>(config.hidden)) / 2;
+}
+
+template <typename Pieces>
+SavedCarver saved_bytes(Pieces pieces, const ModelConfig& config, MicroBatchShape shape, Recompute recompute) {
+  SavedCarver regions{.recompute = recompute, .kept = {}, .recomputed = {}};
+  pieces(regions, config, shape);
+  return regions;
+}
+
 template <typename Region>
 uint64_t bytes_of(Region region, const ModelConfig& config, MicroBatchShape shape) {
   Carver carver;
@@ -20,14 +32,15 @@ uint64_t bytes_of(Region region, const ModelConfig& config, MicroBatchShape shap
 
 }  // namespace
 
-LayerSaved layer_saved(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
+LayerSaved layer_saved(SavedCarver& regions, const ModelConfig& config, MicroBatchShape shape) {
   const int64_t tokens = shape.tokens();
+  Carver &carver = regions.of(Recompute::Full), &attention = regions.of(Recompute::Selective);
   LayerSaved saved{};
   if (is_gpt2(config)) saved.mean_1 = carver.floats(tokens);
   saved.rstd_1 = carver.floats(tokens);
   saved.qkv = carver.floats(tokens * qkv_width(config));
-  saved.attention = carver.floats(tokens * config.hidden);
-  saved.log_sum_exp = carver.floats(tokens * config.heads);
+  saved.attention = attention.floats(tokens * config.hidden);
+  saved.log_sum_exp = attention.floats(tokens * config.heads);
   saved.residual = carver.floats(tokens * config.hidden);
   if (is_gpt2(config)) saved.mean_2 = carver.floats(tokens);
   saved.rstd_2 = carver.floats(tokens);
@@ -86,7 +99,8 @@ LayerBackwardWeightWork layer_backward_weight_work(Carver& carver, const ModelCo
   return work;
 }
 
-HeadSaved head_saved(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
+HeadSaved head_saved(SavedCarver& regions, const ModelConfig& config, MicroBatchShape shape) {
+  Carver& carver = regions.of(Recompute::Full);
   HeadSaved saved{};
   if (is_gpt2(config)) saved.mean = carver.floats(shape.tokens());
   saved.rstd = carver.floats(shape.tokens());
@@ -120,21 +134,27 @@ uint64_t attention_workspace_bytes(const ModelConfig& config, MicroBatchShape sh
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
 
-BlockBytes block_bytes(const Model& model, const Block& block, MicroBatchShape shape) {
+BlockBytes block_bytes(const Model& model, const Block& block, MicroBatchShape shape, Recompute recompute) {
   const ModelConfig& config = model.config;
   switch (block.kind) {
     case BlockKind::Embedding:
       return {};
-    case BlockKind::Layer:
-      return {.saved = bytes_of(layer_saved, config, shape),
+    case BlockKind::Layer: {
+      const SavedCarver saved = saved_bytes(layer_saved, config, shape, recompute);
+      return {.saved = saved.kept.used_bytes(),
+              .recomputed = saved.recomputed.used_bytes(),
               .between = bytes_of(layer_between, config, shape),
               .workspace = std::max({bytes_of(layer_forward_work, config, shape),
                                      bytes_of(layer_backward_input_work, config, shape),
                                      bytes_of(layer_backward_weight_work, config, shape)})};
-    case BlockKind::Head:
-      return {.saved = bytes_of(head_saved, config, shape),
+    }
+    case BlockKind::Head: {
+      const SavedCarver saved = saved_bytes(head_saved, config, shape, recompute);
+      return {.saved = saved.kept.used_bytes(),
+              .recomputed = saved.recomputed.used_bytes(),
               .between = bytes_of(head_between, config, shape),
               .workspace = bytes_of(head_work, config, shape)};
+    }
   }
   throw InvariantError(fmt::format("block '{}' is of no kind", block.name));
 }
@@ -145,8 +165,7 @@ uint64_t activation_bytes(const Model& model, MicroBatchShape shape) {
 
 double forward_flops(const Model& model, const Block& block, MicroBatchShape shape) {
   const ModelConfig& config = model.config;
-  const auto tokens = static_cast<double>(shape.tokens());
-  const auto hidden = static_cast<double>(config.hidden);
+  const auto tokens = static_cast<double>(shape.tokens()), hidden = static_cast<double>(config.hidden);
   switch (block.kind) {
     case BlockKind::Embedding:
       return 0;  // a copy
@@ -155,14 +174,21 @@ double forward_flops(const Model& model, const Block& block, MicroBatchShape sha
       for (const Tensor& tensor : model.groups[block.groups[0]].tensors) {
         if (tensor.shape.size() == 2) weights += tensor.elements;
       }
-      // q·kᵀ and probabilities·v, each over half of sequence × sequence
-      const double attention = 2 * (2 * tokens * static_cast<double>(shape.sequence) * hidden) / 2;
-      return 2 * tokens * static_cast<double>(weights) + attention;
+      return 2 * tokens * static_cast<double>(weights) + attention_flops(config, shape);
     }
     case BlockKind::Head:
       return 2 * tokens * hidden * static_cast<double>(config.vocab_size);
   }
   throw InvariantError(fmt::format("block '{}' is of no kind", block.name));
+}
+
+// Of a layer all but its last product, whose result the forward gave away.
+double recompute_flops(const Model& model, const Block& block, MicroBatchShape shape, Recompute recompute) {
+  const ModelConfig& config = model.config;
+  if (recompute == Recompute::None || block.kind == BlockKind::Embedding) return 0;
+  if (recompute == Recompute::Selective) return block.kind == BlockKind::Layer ? attention_flops(config, shape) : 0;
+  const double last_product = 2.0 * static_cast<double>(shape.tokens() * config.ffn * config.hidden);
+  return forward_flops(model, block, shape) - (block.kind == BlockKind::Layer ? last_product : 0);
 }
 
 }  // namespace shardpipe
