@@ -68,7 +68,7 @@ void linear(const std::string& layer, Shape s, int64_t in, int64_t out) {
   benchmark::RegisterBenchmark(("linear_forward" + shape).c_str(), [=](benchmark::State& state) {
     auto y = dy;
     compute_bound(state, flops, loop(state, [&] {
-                    linear_forward(x.data(), weight.data(), bias.data(), y.data(), s.tokens, in, out);
+                    linear_forward(x.data(), weight.data(), bias.data(), nullptr, y.data(), s.tokens, in, out);
                   }));
   });
   benchmark::RegisterBenchmark(("linear_backward_input" + shape).c_str(), [=](benchmark::State& state) {
@@ -98,16 +98,16 @@ void attention(AttentionShape s) {
   const double product = 2.0 * pairs * static_cast<double>(s.head_dim);
   const auto run = [=](benchmark::State& state, bool backward) {
     std::vector<float> out = dout, dqkv = qkv, log_sum_exp(static_cast<size_t>(rows * s.heads));
-    std::vector<std::byte> workspace(attention_workspace_bytes(s));
-    const HeadsIn q{qkv.data(), stride}, k{qkv.data() + q_width, stride}, v{k.data + kv_width, stride};
-    const HeadsOut dq{dqkv.data(), stride}, dk{dqkv.data() + q_width, stride}, dv{dk.data + kv_width, stride};
+    std::vector<std::byte> workspace(attention_workspace_bytes(s, DType::Float32));
+    const HeadsIn<float> q{qkv.data(), stride}, k{qkv.data() + q_width, stride}, v{k.data + kv_width, stride};
+    const HeadsOut<float> dq{dqkv.data(), stride}, dk{dqkv.data() + q_width, stride}, dv{dk.data + kv_width, stride};
     const auto forward = [&] {
-      attention_forward(s, q, k, v, {out.data(), q_width}, log_sum_exp.data(), workspace.data());
+      attention_forward<float>(s, q, k, v, {out.data(), q_width}, log_sum_exp.data(), workspace.data());
     };
     forward();
     const auto backward_input = [&] {
-      attention_backward_input(s, {dout.data(), q_width}, q, k, v, {out.data(), q_width}, log_sum_exp.data(), dq, dk,
-                               dv, workspace.data());
+      attention_backward_input<float>(s, {dout.data(), q_width}, q, k, v, {out.data(), q_width}, log_sum_exp.data(), dq,
+                                      dk, dv, workspace.data());
     };
     compute_bound(state, product * (backward ? 5 : 2), backward ? loop(state, backward_input) : loop(state, forward));
   };
@@ -187,7 +187,7 @@ void streams(Shape s) {
   });
   stream("cross_entropy_backward_input" + loss_shape, 2 * logits,
          [=, x = floats(logits), l = floats(s.tokens)]() mutable {
-           cross_entropy_backward_input(x.data(), targets.data(), l.data(), s.tokens, s.vocabulary);
+           cross_entropy_backward_input(x.data(), targets.data(), l.data(), s.tokens, s.vocabulary, 1);
          });
   stream("embedding_forward" + shape, 3 * size,
          [=, table = floats(s.vocabulary * s.hidden), positions = floats(size), out = floats(size)]() mutable {

@@ -21,7 +21,8 @@ HWY_INLINE V gelu_z(Floats d, V x) {
   return hn::Mul(x, slope);
 }
 
-void gelu_forward(const float* x, float* y, int64_t count) {
+template <Element T>
+void gelu_forward(const T* x, T* y, int64_t count) {
   const Floats d;
   for_each_vector(d, count, [&](int64_t i, auto lanes) HWY_ATTR {
     const V vx = lanes.load(d, x + i);
@@ -29,7 +30,8 @@ void gelu_forward(const float* x, float* y, int64_t count) {
   });
 }
 
-void gelu_backward_input(const float* dy, const float* x, float* dx, float* y, int64_t count) {
+template <Element T>
+void gelu_backward_input(const T* dy, const T* x, T* dx, T* y, int64_t count) {
   const Floats d;
   for_each_vector(d, count, [&](int64_t i, auto lanes) HWY_ATTR {
     const V vx = lanes.load(d, x + i);
@@ -43,7 +45,8 @@ void gelu_backward_input(const float* dy, const float* x, float* dx, float* y, i
   });
 }
 
-void swiglu_forward(const float* gate, const float* up, float* y, int64_t count) {
+template <Element T>
+void swiglu_forward(const T* gate, const T* up, T* y, int64_t count) {
   const Floats d;
   for_each_vector(d, count, [&](int64_t i, auto lanes) HWY_ATTR {
     const V g = lanes.load(d, gate + i);
@@ -51,8 +54,8 @@ void swiglu_forward(const float* gate, const float* up, float* y, int64_t count)
   });
 }
 
-void swiglu_backward_input(const float* dy, const float* gate, const float* up, float* dgate, float* dup, float* y,
-                           int64_t count) {
+template <Element T>
+void swiglu_backward_input(const T* dy, const T* gate, const T* up, T* dgate, T* dup, T* y, int64_t count) {
   const Floats d;
   for_each_vector(d, count, [&](int64_t i, auto lanes) HWY_ATTR {
     const V g = lanes.load(d, gate + i);
@@ -68,10 +71,19 @@ void swiglu_backward_input(const float* dy, const float* gate, const float* up, 
   });
 }
 
-void add(const float* x, float* y, int64_t count) {
+template <Element T>
+void add(const T* x, T* y, int64_t count) {
   const Floats d;
   for_each_vector(d, count, [&](int64_t i, auto lanes) HWY_ATTR {
     lanes.store(hn::Add(lanes.load(d, y + i), lanes.load(d, x + i)), d, y + i);
+  });
+}
+
+template <Element T>
+void add_to_sum(const T* x, float* sum, int64_t count) {
+  const Floats d;
+  for_each_vector(d, count, [&](int64_t i, auto lanes) HWY_ATTR {
+    lanes.store(hn::Add(lanes.load(d, sum + i), lanes.load(d, x + i)), d, sum + i);
   });
 }
 
@@ -81,24 +93,46 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace shardpipe::kernels {
 
-HWY_EXPORT(gelu_forward);
-HWY_EXPORT(gelu_backward_input);
-HWY_EXPORT(swiglu_forward);
-HWY_EXPORT(swiglu_backward_input);
-HWY_EXPORT(add);
+SHARDPIPE_EXPORT(gelu_forward);
+SHARDPIPE_EXPORT(gelu_backward_input);
+SHARDPIPE_EXPORT(swiglu_forward);
+SHARDPIPE_EXPORT(swiglu_backward_input);
+SHARDPIPE_EXPORT(add);
+SHARDPIPE_EXPORT(add_to_sum);
 
-void gelu_forward(const float* x, float* y, int64_t count) { HWY_DYNAMIC_DISPATCH(gelu_forward)(x, y, count); }
-void gelu_backward_input(const float* dy, const float* x, float* dx, float* y, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(gelu_backward_input)(dy, x, dx, y, count);
+template <Element T>
+void gelu_forward(const T* x, T* y, int64_t count) {
+  SHARDPIPE_DISPATCH(gelu_forward, T)(x, y, count);
 }
-void swiglu_forward(const float* gate, const float* up, float* y, int64_t count) {
-  HWY_DYNAMIC_DISPATCH(swiglu_forward)(gate, up, y, count);
+template <Element T>
+void gelu_backward_input(const T* dy, const T* x, T* dx, T* y, int64_t count) {
+  SHARDPIPE_DISPATCH(gelu_backward_input, T)(dy, x, dx, y, count);
 }
-void swiglu_backward_input(const float* dy, const float* gate, const float* up, float* dgate, float* dup, float* y,
-                           int64_t count) {
-  HWY_DYNAMIC_DISPATCH(swiglu_backward_input)(dy, gate, up, dgate, dup, y, count);
+template <Element T>
+void swiglu_forward(const T* gate, const T* up, T* y, int64_t count) {
+  SHARDPIPE_DISPATCH(swiglu_forward, T)(gate, up, y, count);
 }
-void add(const float* x, float* y, int64_t count) { HWY_DYNAMIC_DISPATCH(add)(x, y, count); }
+template <Element T>
+void swiglu_backward_input(const T* dy, const T* gate, const T* up, T* dgate, T* dup, T* y, int64_t count) {
+  SHARDPIPE_DISPATCH(swiglu_backward_input, T)(dy, gate, up, dgate, dup, y, count);
+}
+template <Element T>
+void add(const T* x, T* y, int64_t count) {
+  SHARDPIPE_DISPATCH(add, T)(x, y, count);
+}
+template <Element T>
+void add_to_sum(const T* x, float* sum, int64_t count) {
+  SHARDPIPE_DISPATCH(add_to_sum, T)(x, sum, count);
+}
+
+#define SHARDPIPE_INSTANCES(T)                                                            \
+  template void gelu_forward(const T*, T*, int64_t);                                      \
+  template void gelu_backward_input(const T*, const T*, T*, T*, int64_t);                 \
+  template void swiglu_forward(const T*, const T*, T*, int64_t);                          \
+  template void swiglu_backward_input(const T*, const T*, const T*, T*, T*, T*, int64_t); \
+  template void add(const T*, T*, int64_t);                                               \
+  template void add_to_sum(const T*, float*, int64_t)
+SHARDPIPE_FOR_EACH_ELEMENT(SHARDPIPE_INSTANCES);
 
 }  // namespace shardpipe::kernels
 #endif

@@ -113,14 +113,57 @@ void transpose_tile(const float* from, int64_t stride, int64_t rows, int64_t col
 
 // to[rows, columns] = from, without its stride: rows that lie a multiple of 1 KiB apart share a few sets of the nearest
 // cache, and a product that reads them again and again waits for the next one.
-void pack_tile(const float* from, int64_t stride, int64_t rows, int64_t columns, float* to) {
-  for (int64_t row = 0; row < rows; ++row) std::copy_n(from + row * stride, columns, to + row * columns);
+template <Element T>
+void pack_tile(const T* from, int64_t stride, int64_t rows, int64_t columns, float* to) {
+  const Floats d;
+  for (int64_t row = 0; row < rows; ++row) {
+    for_each_vector(d, columns, [&](int64_t i, auto lanes) HWY_ATTR {
+      lanes.store(lanes.load(d, from + row * stride + i), d, to + row * columns + i);
+    });
+  }
+}
+
+// to [rows, columns], with its stride, = from, without
+template <Element T>
+void unpack_tile(const float* from, int64_t rows, int64_t columns, T* to, int64_t stride) {
+  const Floats d;
+  for (int64_t row = 0; row < rows; ++row) {
+    for_each_vector(d, columns, [&](int64_t i, auto lanes) HWY_ATTR {
+      lanes.store(lanes.load(d, from + row * columns + i), d, to + row * stride + i);
+    });
+  }
+}
+
+// A tile of floats, wherever it lies.
+struct Tile {
+  float* data;
+  int64_t stride;
+};
+struct ConstTile {
+  const float* data;
+  int64_t stride;
+};
+
+// Floats are read where they are; others by way of `scratch` [rows, columns].
+ConstTile as_floats(const float* from, int64_t stride, int64_t, int64_t, float*) { return {from, stride}; }
+template <HalfElement T>
+ConstTile as_floats(const T* from, int64_t stride, int64_t rows, int64_t columns, float* scratch) {
+  pack_tile(from, stride, rows, columns, scratch);
+  return {scratch, columns};
+}
+
+// Floats are summed up where they belong; others in `scratch`, with rows of `columns`, until they are complete.
+Tile summed_in(float* to, int64_t stride, int64_t, float*) { return {to, stride}; }
+template <HalfElement T>
+Tile summed_in(T*, int64_t, int64_t columns, float* scratch) {
+  return {scratch, columns};
 }
 
 // Scores lie key-major, [keys, queries]: a vector holds one key's scores for several queries, so that maxima and sums
 // over keys need no step across lanes.
-void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsIn v, HeadsOut out, float* log_sum_exp,
-                       void* workspace) {
+template <Element T>
+void attention_forward(const AttentionShape& shape, HeadsIn<T> q, HeadsIn<T> k, HeadsIn<T> v, HeadsOut<T> out,
+                       float* log_sum_exp, void* workspace) {
   const Floats d;
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
   const int64_t group = shape.heads / shape.kv_heads;
@@ -133,28 +176,34 @@ void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsI
   float* maxima = scores + tile * tile;             // [tile queries]
   float* sums = maxima + tile;                      // [tile queries]
   float* rescale = sums + tile;                     // [tile queries]
+  float* keys = rescale + tile;                     // [tile, head_dim], where they are not floats already
+  float* sums_of_values = keys + width * tile;      // [tile, head_dim], likewise
 
   for (int64_t row = 0; row < shape.batch * shape.heads; ++row) {
     const int64_t batch = row / shape.heads;
     const int64_t head = row % shape.heads;
     const int64_t first_token = batch * shape.sequence;
-    const float* q_head = q.data + first_token * q.stride + head * width;
-    const float* k_head = k.data + first_token * k.stride + head / group * width;
-    const float* v_head = v.data + first_token * v.stride + head / group * width;
-    float* out_head = out.data + first_token * out.stride + head * width;
+    const T* q_head = q.data + first_token * q.stride + head * width;
+    const T* k_head = k.data + first_token * k.stride + head / group * width;
+    const T* v_head = v.data + first_token * v.stride + head / group * width;
+    T* out_head = out.data + first_token * out.stride + head * width;
 
     for (int64_t first_query = 0; first_query < shape.sequence; first_query += tile) {
       const int64_t query_count = std::min(tile, shape.sequence - first_query);
-      float* out_tile = out_head + first_query * out.stride;
-      transpose_tile(q_head + first_query * q.stride, q.stride, query_count, width, scale, queries);
+      T* const out_rows = out_head + first_query * out.stride;
+      const Tile out_tile = summed_in(out_rows, out.stride, width, sums_of_values);
+      const ConstTile query_tile =
+          as_floats(q_head + first_query * q.stride, q.stride, query_count, width, sums_of_values);
+      transpose_tile(query_tile.data, query_tile.stride, query_count, width, scale, queries);
       std::fill_n(maxima, tile, lowest);
       std::fill_n(sums, tile, 0.0f);
 
       for (int64_t first_key = 0; first_key <= first_query; first_key += tile) {
         const int64_t key_count = std::min(tile, shape.sequence - first_key);
         const bool diagonal = first_key == first_query;
-        multiply(Start::Zero, nullptr, {k_head + first_key * k.stride, k.stride, 1}, queries, tile, scores, tile,
-                 key_count, tile, width, diagonal ? Columns::FromRow : Columns::All);
+        const ConstTile key_tile = as_floats(k_head + first_key * k.stride, k.stride, key_count, width, keys);
+        multiply(Start::Zero, nullptr, {key_tile.data, key_tile.stride, 1}, queries, tile, scores, tile, key_count,
+                 tile, width, diagonal ? Columns::FromRow : Columns::All);
         if (diagonal) {  // a key after its query: not seen
           for (int64_t key = 1; key < key_count; ++key) std::fill_n(scores + key * tile, key, lowest);
         }
@@ -178,17 +227,18 @@ void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsI
           hn::StoreU(factor, d, rescale + i);
         }
         pack_tile(v_head + first_key * v.stride, v.stride, key_count, width, values);
-        multiply(first_key == 0 ? Start::Zero : Start::Scale, rescale, {scores, 1, tile}, values, width, out_tile,
-                 out.stride, query_count, width, key_count, Columns::All, diagonal ? Depth::UpToRow : Depth::All);
+        multiply(first_key == 0 ? Start::Zero : Start::Scale, rescale, {scores, 1, tile}, values, width, out_tile.data,
+                 out_tile.stride, query_count, width, key_count, Columns::All, diagonal ? Depth::UpToRow : Depth::All);
       }
 
       float* out_log_sum_exp = log_sum_exp + row * shape.sequence + first_query;
       for (int64_t query = 0; query < query_count; ++query) {
         out_log_sum_exp[query] = maxima[query] + std::log(sums[query]);
         const V inverse = hn::Set(d, 1.0f / sums[query]);
-        float* out_row = out_tile + query * out.stride;
+        const float* from = out_tile.data + query * out_tile.stride;
+        T* to = out_rows + query * out.stride;
         for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
-          lanes.store(hn::Mul(lanes.load(d, out_row + i), inverse), d, out_row + i);
+          lanes.store(hn::Mul(lanes.load(d, from + i), inverse), d, to + i);
         });
       }
     }
@@ -197,8 +247,10 @@ void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsI
 
 // Scores lie query-major, [queries, keys]. With P the probabilities, dP = dO·Vᵀ and D = rowsum(dO ∘ O):
 // dS = P ∘ (dP - D) / √head_dim, dV = Pᵀ·dO, dK = dSᵀ·Q, dQ = dS·K (FlashAttention, algorithm 4).
-void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn q, HeadsIn k, HeadsIn v, HeadsIn out,
-                              const float* log_sum_exp, HeadsOut dq, HeadsOut dk, HeadsOut dv, void* workspace) {
+template <Element T>
+void attention_backward_input(const AttentionShape& shape, HeadsIn<T> dout, HeadsIn<T> q, HeadsIn<T> k, HeadsIn<T> v,
+                              HeadsIn<T> out, const float* log_sum_exp, HeadsOut<T> dq, HeadsOut<T> dk, HeadsOut<T> dv,
+                              void* workspace) {
   const Floats d;
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
   const int64_t group = shape.heads / shape.kv_heads;
@@ -213,21 +265,25 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn
   float* probabilities = output_gradients + width * tile;  // [tile queries, tile keys]
   float* gradients = probabilities + tile * tile;          // [tile queries, tile keys]: dP, then dS
   float* row_sums = gradients + tile * tile;               // [group, sequence]: D
+  // where what is computed is not stored as float:
+  float* key_gradients = row_sums + group * shape.sequence;  // [tile, head_dim]
+  float* value_gradients = key_gradients + width * tile;     // [tile, head_dim]
+  float* query_gradients = value_gradients + width * tile;   // [group, sequence, head_dim]
 
   for (int64_t row = 0; row < shape.batch * shape.kv_heads; ++row) {
     const int64_t batch = row / shape.kv_heads;
     const int64_t kv_head = row % shape.kv_heads;
     const int64_t first_token = batch * shape.sequence;
-    const float* k_head = k.data + first_token * k.stride + kv_head * width;
-    const float* v_head = v.data + first_token * v.stride + kv_head * width;
-    float* dk_head = dk.data + first_token * dk.stride + kv_head * width;
-    float* dv_head = dv.data + first_token * dv.stride + kv_head * width;
+    const T* k_head = k.data + first_token * k.stride + kv_head * width;
+    const T* v_head = v.data + first_token * v.stride + kv_head * width;
+    T* dk_head = dk.data + first_token * dk.stride + kv_head * width;
+    T* dv_head = dv.data + first_token * dv.stride + kv_head * width;
 
     for (int64_t member = 0; member < group; ++member) {
       const int64_t head = kv_head * group + member;
       for (int64_t query = 0; query < shape.sequence; ++query) {
-        const float* dout_row = dout.data + (first_token + query) * dout.stride + head * width;
-        const float* out_row = out.data + (first_token + query) * out.stride + head * width;
+        const T* dout_row = dout.data + (first_token + query) * dout.stride + head * width;
+        const T* out_row = out.data + (first_token + query) * out.stride + head * width;
         V sum = hn::Zero(d);
         for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
           sum = hn::MulAdd(lanes.load(d, dout_row + i), lanes.load(d, out_row + i), sum);
@@ -238,9 +294,15 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn
 
     for (int64_t first_key = 0; first_key < shape.sequence; first_key += tile) {
       const int64_t key_count = std::min(tile, shape.sequence - first_key);
-      transpose_tile(k_head + first_key * k.stride, k.stride, key_count, width, scale, keys_across);
-      transpose_tile(v_head + first_key * v.stride, v.stride, key_count, width, 1.0f, values_across);
+      T* const dk_rows = dk_head + first_key * dk.stride;
+      T* const dv_rows = dv_head + first_key * dv.stride;
+      const Tile dk_tile = summed_in(dk_rows, dk.stride, width, key_gradients);
+      const Tile dv_tile = summed_in(dv_rows, dv.stride, width, value_gradients);
+      const ConstTile value_tile =
+          as_floats(v_head + first_key * v.stride, v.stride, key_count, width, value_gradients);
       pack_tile(k_head + first_key * k.stride, k.stride, key_count, width, keys);
+      transpose_tile(keys, width, key_count, width, scale, keys_across);
+      transpose_tile(value_tile.data, value_tile.stride, key_count, width, 1.0f, values_across);
       Start key_start = Start::Zero;  // the group's heads, then their queries, are summed in ascending order
 
       for (int64_t member = 0; member < group; ++member) {
@@ -277,17 +339,27 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn
               hn::StoreU(hn::Zero(d), d, ds + i);
             }
           }
-          multiply(key_start, nullptr, {probabilities, 1, tile}, output_gradients, width,
-                   dv_head + first_key * dv.stride, dv.stride, key_count, width, query_count, Columns::All,
-                   seeing_queries);
-          multiply(key_start, nullptr, {gradients, 1, tile}, queries, width, dk_head + first_key * dk.stride, dk.stride,
+          multiply(key_start, nullptr, {probabilities, 1, tile}, output_gradients, width, dv_tile.data, dv_tile.stride,
                    key_count, width, query_count, Columns::All, seeing_queries);
+          multiply(key_start, nullptr, {gradients, 1, tile}, queries, width, dk_tile.data, dk_tile.stride, key_count,
+                   width, query_count, Columns::All, seeing_queries);
           key_start = Start::Keep;
+          const Tile dq_tile = summed_in(dq.data + token * dq.stride + head * width, dq.stride, width,
+                                         query_gradients + (member * shape.sequence + first_query) * width);
           // the first keys meet every query: they overwrite, later ones add
-          multiply(first_key == 0 ? Start::Zero : Start::Keep, nullptr, {gradients, tile, 1}, keys, width,
-                   dq.data + token * dq.stride + head * width, dq.stride, query_count, width, key_count, Columns::All,
-                   diagonal ? Depth::UpToRow : Depth::All);
+          multiply(first_key == 0 ? Start::Zero : Start::Keep, nullptr, {gradients, tile, 1}, keys, width, dq_tile.data,
+                   dq_tile.stride, query_count, width, key_count, Columns::All, diagonal ? Depth::UpToRow : Depth::All);
         }
+      }
+      if constexpr (HalfElement<T>) {
+        unpack_tile(key_gradients, key_count, width, dk_rows, dk.stride);
+        unpack_tile(value_gradients, key_count, width, dv_rows, dv.stride);
+      }
+    }
+    if constexpr (HalfElement<T>) {
+      for (int64_t member = 0; member < group; ++member) {
+        unpack_tile(query_gradients + member * shape.sequence * width, shape.sequence, width,
+                    dq.data + first_token * dq.stride + (kv_head * group + member) * width, dq.stride);
       }
     }
   }
@@ -299,24 +371,36 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace shardpipe::kernels {
 
-HWY_EXPORT(attention_forward);
-HWY_EXPORT(attention_backward_input);
+SHARDPIPE_EXPORT(attention_forward);
+SHARDPIPE_EXPORT(attention_backward_input);
 
-uint64_t attention_workspace_bytes(const AttentionShape& shape) {
-  // backward needs the most: five tiles of heads, two of scores and the sums of a group's rows
+uint64_t attention_workspace_bytes(const AttentionShape& shape, DType type) {
+  // backward needs the most: five tiles of heads, two of scores and the sums of a group's rows; then what is summed up
+  // in fp32 before it is rounded
   const int64_t group = shape.heads / shape.kv_heads;
-  const int64_t floats = 5 * shape.head_dim * tile + 2 * tile * tile + group * shape.sequence;
+  int64_t floats = 5 * shape.head_dim * tile + 2 * tile * tile + group * shape.sequence;
+  if (type != DType::Float32) floats += (2 * tile + group * shape.sequence) * shape.head_dim;
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
-void attention_forward(const AttentionShape& shape, HeadsIn q, HeadsIn k, HeadsIn v, HeadsOut out, float* log_sum_exp,
-                       void* workspace) {
-  HWY_DYNAMIC_DISPATCH(attention_forward)(shape, q, k, v, out, log_sum_exp, workspace);
+template <Element T>
+void attention_forward(const AttentionShape& shape, HeadsIn<T> q, HeadsIn<T> k, HeadsIn<T> v, HeadsOut<T> out,
+                       float* log_sum_exp, void* workspace) {
+  SHARDPIPE_DISPATCH(attention_forward, T)(shape, q, k, v, out, log_sum_exp, workspace);
 }
-void attention_backward_input(const AttentionShape& shape, HeadsIn dout, HeadsIn q, HeadsIn k, HeadsIn v, HeadsIn out,
-                              const float* log_sum_exp, HeadsOut dq, HeadsOut dk, HeadsOut dv, void* workspace) {
-  HWY_DYNAMIC_DISPATCH(attention_backward_input)
+template <Element T>
+void attention_backward_input(const AttentionShape& shape, HeadsIn<T> dout, HeadsIn<T> q, HeadsIn<T> k, HeadsIn<T> v,
+                              HeadsIn<T> out, const float* log_sum_exp, HeadsOut<T> dq, HeadsOut<T> dk, HeadsOut<T> dv,
+                              void* workspace) {
+  SHARDPIPE_DISPATCH(attention_backward_input, T)
   (shape, dout, q, k, v, out, log_sum_exp, dq, dk, dv, workspace);
 }
+
+#define SHARDPIPE_INSTANCES(T)                                                                                    \
+  template void attention_forward(const AttentionShape&, HeadsIn<T>, HeadsIn<T>, HeadsIn<T>, HeadsOut<T>, float*, \
+                                  void*);                                                                         \
+  template void attention_backward_input(const AttentionShape&, HeadsIn<T>, HeadsIn<T>, HeadsIn<T>, HeadsIn<T>,   \
+                                         HeadsIn<T>, const float*, HeadsOut<T>, HeadsOut<T>, HeadsOut<T>, void*)
+SHARDPIPE_FOR_EACH_ELEMENT(SHARDPIPE_INSTANCES);
 
 }  // namespace shardpipe::kernels
 #endif

@@ -1,8 +1,13 @@
 // Causal attention, tiled with a running softmax so that the sequence × sequence matrix never exists (Dao et al.,
 // FlashAttention, arXiv:2205.14135). Grouped queries (Ainslie et al., arXiv:2305.13245): key head j serves query heads
 // j·g … j·g+g-1, g = heads / kv_heads.
+//
+// Computed in fp32: tiles of what is stored as T (tensor/dtype.h) are converted as they are read, and each result is
+// rounded to T once, when its sum is complete.
 #pragma once
 #include <cstdint>
+
+#include "tensor/dtype.h"
 
 namespace shardpipe::kernels {
 
@@ -12,24 +17,30 @@ struct AttentionShape {
 
 // A view of [batch, sequence, heads, head_dim]: consecutive tokens lie `stride` elements apart, heads are packed. So q,
 // k and v may lie in one [tokens, (heads + 2·kv_heads)·head_dim] matrix.
+template <Element T>
 struct HeadsIn {
-  const float* data;
+  const T* data;
   int64_t stride;
 };
+template <Element T>
 struct HeadsOut {
-  float* data;
+  T* data;
   int64_t stride;
 };
 
 // Bytes of scratch that one call of forward or backward needs: a few tiles and a float for each query of a group,
-// independent of the batch.
-uint64_t attention_workspace_bytes(const AttentionShape&);
+// independent of the batch; where T is of 16 bits, also the group's queries' gradients [group, sequence, head_dim], in
+// fp32, which are added to by every tile of keys.
+uint64_t attention_workspace_bytes(const AttentionShape&, DType);
 
 // out = softmax(q·kᵀ / √head_dim, causal) · v; log_sum_exp [batch, heads, sequence] is kept for backward
-void attention_forward(const AttentionShape&, HeadsIn q, HeadsIn k, HeadsIn v, HeadsOut out, float* log_sum_exp,
-                       void* workspace);
+template <Element T>
+void attention_forward(const AttentionShape&, HeadsIn<T> q, HeadsIn<T> k, HeadsIn<T> v, HeadsOut<T> out,
+                       float* log_sum_exp, void* workspace);
 // Recomputes the probabilities tile by tile from q, k and log_sum_exp. dq, dk, dv are overwritten.
-void attention_backward_input(const AttentionShape&, HeadsIn dout, HeadsIn q, HeadsIn k, HeadsIn v, HeadsIn out,
-                              const float* log_sum_exp, HeadsOut dq, HeadsOut dk, HeadsOut dv, void* workspace);
+template <Element T>
+void attention_backward_input(const AttentionShape&, HeadsIn<T> dout, HeadsIn<T> q, HeadsIn<T> k, HeadsIn<T> v,
+                              HeadsIn<T> out, const float* log_sum_exp, HeadsOut<T> dq, HeadsOut<T> dk, HeadsOut<T> dv,
+                              void* workspace);
 
 }  // namespace shardpipe::kernels

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "kernels/cpu/activation.h"
+#include "kernels/cpu/dispatch.h"
 
 namespace shardpipe::kernels {
 
@@ -17,28 +18,36 @@ static void check_tokens(const int32_t* tokens, int64_t count, int64_t vocabular
   }
 }
 
-void embedding_forward(const int32_t* tokens, const float* table, const float* positions, float* out, int64_t batch,
-                       int64_t sequence, int64_t width, int64_t vocabulary) {
+template <Element T>
+void embedding_forward(const int32_t* tokens, const T* table, const std::type_identity_t<T>* positions, T* out,
+                       int64_t batch, int64_t sequence, int64_t width, int64_t vocabulary) {
   check_tokens(tokens, batch * sequence, vocabulary);
   for (int64_t place = 0; place < batch * sequence; ++place) {
-    float* row = out + place * width;
+    T* row = out + place * width;
     std::copy_n(table + tokens[place] * width, width, row);
     if (positions) add(positions + place % sequence * width, row, width);
   }
 }
 
-void embedding_backward_weight(const int32_t* tokens, const float* dout, float* dtable, float* dpositions,
-                               int64_t batch, int64_t sequence, int64_t maximum_sequence, int64_t width,
-                               int64_t vocabulary, bool accumulate) {
+template <Element T>
+void embedding_backward_weight(const int32_t* tokens, const T* dout, float* dtable, float* dpositions, int64_t batch,
+                               int64_t sequence, int64_t maximum_sequence, int64_t width, int64_t vocabulary,
+                               bool accumulate) {
   check_tokens(tokens, batch * sequence, vocabulary);
   if (!accumulate) {
     std::fill_n(dtable, vocabulary * width, 0.0f);
     if (dpositions) std::fill_n(dpositions, maximum_sequence * width, 0.0f);
   }
   for (int64_t place = 0; place < batch * sequence; ++place) {
-    add(dout + place * width, dtable + tokens[place] * width, width);
-    if (dpositions) add(dout + place * width, dpositions + place % sequence * width, width);
+    add_to_sum(dout + place * width, dtable + tokens[place] * width, width);
+    if (dpositions) add_to_sum(dout + place * width, dpositions + place % sequence * width, width);
   }
 }
+
+#define SHARDPIPE_INSTANCES(T)                                                                                 \
+  template void embedding_forward(const int32_t*, const T*, const T*, T*, int64_t, int64_t, int64_t, int64_t); \
+  template void embedding_backward_weight(const int32_t*, const T*, float*, float*, int64_t, int64_t, int64_t, \
+                                          int64_t, int64_t, bool)
+SHARDPIPE_FOR_EACH_ELEMENT(SHARDPIPE_INSTANCES);
 
 }  // namespace shardpipe::kernels

@@ -3,7 +3,7 @@
 
 #include <Eigen/Core>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_bfloat16.h"
 
 namespace shardpipe::kernels {
 
@@ -37,9 +37,14 @@ void gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, in
   }
 }
 
+bool gemm_native_bfloat16(Transpose, Transpose, int64_t, int64_t, int64_t, const BFloat16*, int64_t, const BFloat16*,
+                          int64_t, float*, int64_t, bool) {
+  return false;
+}
+
 std::string gemm_description() {
-  return fmt::format("Eigen {}.{}.{} ({})", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION,
-                     Eigen::SimdInstructionSetsInUse());
+  return fmt::format("Eigen {}.{}.{} ({}), bf16 and fp16 converted", EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION,
+                     EIGEN_MINOR_VERSION, Eigen::SimdInstructionSetsInUse());
 }
 
 }  // namespace shardpipe::kernels

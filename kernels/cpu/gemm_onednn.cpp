@@ -6,15 +6,18 @@
 #include <array>
 #include <cstddef>
 #include <dnnl.hpp>
+#include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/gemm_bfloat16.h"
 
 namespace shardpipe::kernels {
 namespace {
 
 struct Shape {
+  DType type;  // of a and b; c is fp32
   Transpose transpose_a, transpose_b;
   int64_t m, n, k, lda, ldb, ldc;
   bool accumulate;
@@ -24,7 +27,7 @@ struct Shape {
 struct ShapeHash {
   size_t operator()(const Shape& s) const {
     uint64_t hash = uint64_t{s.transpose_a == Transpose::Yes} | uint64_t{s.transpose_b == Transpose::Yes} << 1 |
-                    uint64_t{s.accumulate} << 2;
+                    uint64_t{s.accumulate} << 2 | static_cast<uint64_t>(s.type) << 3;
     for (const int64_t value : {s.m, s.n, s.k, s.lda, s.ldb, s.ldc}) {
       hash = (hash ^ static_cast<uint64_t>(value)) * 0x9E3779B97F4A7C15u;  // 2^64 / golden ratio
       hash ^= hash >> 29;
@@ -55,13 +58,15 @@ class ProductsOfThread {
     omp_set_num_threads(1);
   }
 
-  void run(const Shape& shape, const float* a, const float* b, float* c) {
+  // False where the library has no product for this type that is faster than converting.
+  bool run(const Shape& shape, const void* a, const void* b, float* c) {
     auto found = products_.find(shape);
     if (found == products_.end()) found = products_.emplace(shape, make(shape)).first;
-    Product& product = found->second;
+    if (!found->second) return false;
+    Product& product = *found->second;
     // oneDNN reads a and b only, but has one memory type for both
-    product.a.set_data_handle(const_cast<float*>(a));
-    product.b.set_data_handle(const_cast<float*>(b));
+    product.a.set_data_handle(const_cast<void*>(a));
+    product.b.set_data_handle(const_cast<void*>(b));
     product.c.set_data_handle(c);
     product.scratch.set_data_handle(scratch_.data());
     dnnl::error::wrap_c_api(
@@ -69,17 +74,19 @@ class ProductsOfThread {
                                product.arguments.data()),
         "oneDNN could not run a matrix product");
     stream_.wait();
+    return true;
   }
 
  private:
-  Product make(const Shape& s) {
+  std::optional<Product> make(const Shape& s) {
     using Strides = dnnl::memory::dims;
-    const auto describe = [](int64_t rows, int64_t columns, const Strides& strides) {
-      return dnnl::memory::desc({rows, columns}, dnnl::memory::data_type::f32, strides);
-    };
-    const auto a = describe(s.m, s.k, s.transpose_a == Transpose::Yes ? Strides{1, s.lda} : Strides{s.lda, 1});
-    const auto b = describe(s.k, s.n, s.transpose_b == Transpose::Yes ? Strides{1, s.ldb} : Strides{s.ldb, 1});
-    const auto c = describe(s.m, s.n, Strides{s.ldc, 1});
+    using Type = dnnl::memory::data_type;
+    const Type type = s.type == DType::BFloat16 ? Type::bf16 : Type::f32;
+    const dnnl::memory::desc a({s.m, s.k}, type,
+                               s.transpose_a == Transpose::Yes ? Strides{1, s.lda} : Strides{s.lda, 1});
+    const dnnl::memory::desc b({s.k, s.n}, type,
+                               s.transpose_b == Transpose::Yes ? Strides{1, s.ldb} : Strides{s.ldb, 1});
+    const dnnl::memory::desc c({s.m, s.n}, Type::f32, Strides{s.ldc, 1});
 
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -88,7 +95,10 @@ class ProductsOfThread {
       add_to_c.append_sum(1.0f);
       attributes.set_post_ops(add_to_c);
     }
-    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, engine_);
+    const bool may_fail = s.type != DType::Float32;
+    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, engine_, may_fail);
+    // the library's reference loops are there to be right, not fast
+    if (may_fail && (!description || std::string_view(description.impl_info_str()).starts_with("ref"))) return {};
 
     Product product{.primitive = dnnl::matmul(description),
                     .a = dnnl::memory(a, engine_, nullptr),
@@ -108,9 +118,23 @@ class ProductsOfThread {
 
   dnnl::engine engine_;
   dnnl::stream stream_;
-  std::unordered_map<Shape, Product, ShapeHash> products_;
+  std::unordered_map<Shape, std::optional<Product>, ShapeHash> products_;  // none: not offered
   std::vector<CacheLine> scratch_;
 };
+
+ProductsOfThread& products_of_thread() {
+  thread_local ProductsOfThread products;
+  return products;
+}
+
+// Before these instructions the library emulates them, at a cost like that of converting.
+bool has_bfloat16_products() {
+  static const bool has = [] {
+    const dnnl::cpu_isa isa = dnnl::get_effective_cpu_isa();
+    return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+  }();
+  return has;
+}
 
 }  // namespace
 
@@ -121,8 +145,15 @@ void gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, in
     for (int64_t row = 0; !accumulate && row < m; ++row) std::fill_n(c + row * ldc, n, 0.0f);
     return;
   }
-  thread_local ProductsOfThread products;
-  products.run({transpose_a, transpose_b, m, n, k, lda, ldb, ldc, accumulate}, a, b, c);
+  products_of_thread().run({DType::Float32, transpose_a, transpose_b, m, n, k, lda, ldb, ldc, accumulate}, a, b, c);
+}
+
+bool gemm_native_bfloat16(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
+                          const BFloat16* a, int64_t lda, const BFloat16* b, int64_t ldb, float* c, int64_t ldc,
+                          bool accumulate) {
+  if (!has_bfloat16_products() || m == 0 || n == 0 || k == 0) return false;
+  return products_of_thread().run({DType::BFloat16, transpose_a, transpose_b, m, n, k, lda, ldb, ldc, accumulate}, a, b,
+                                  c);
 }
 
 std::string gemm_description() {
@@ -145,7 +176,8 @@ std::string gemm_description() {
     }
   };
   const dnnl_version_t* version = dnnl_version();
-  return fmt::format("oneDNN {}.{}.{} ({})", version->major, version->minor, version->patch, instructions());
+  return fmt::format("oneDNN {}.{}.{} ({}), {}", version->major, version->minor, version->patch, instructions(),
+                     has_bfloat16_products() ? "bf16 multiplied as such, fp16 converted" : "bf16 and fp16 converted");
 }
 
 }  // namespace shardpipe::kernels

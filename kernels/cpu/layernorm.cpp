@@ -14,12 +14,13 @@ namespace shardpipe::kernels::HWY_NAMESPACE {
 using Floats = hn::ScalableTag<float>;
 using V = hn::Vec<Floats>;
 
-void layernorm_forward(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* rstd,
-                       int64_t tokens, int64_t width, float epsilon) {
+template <Element T>
+void layernorm_forward(const T* x, const T* gamma, const T* beta, T* y, float* mean, float* rstd, int64_t tokens,
+                       int64_t width, float epsilon) {
   const Floats d;
   const V inverse_width = hn::Set(d, 1.0f / static_cast<float>(width));
   for (int64_t token = 0; token < tokens; ++token) {
-    const float* row = x + token * width;
+    const T* row = x + token * width;
     V sum = hn::Zero(d);
     for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR { sum = hn::Add(sum, lanes.load(d, row + i)); });
     const V average = hn::Mul(hn::SumOfLanes(d, sum), inverse_width);
@@ -34,7 +35,7 @@ void layernorm_forward(const float* x, const float* gamma, const float* beta, fl
     rstd[token] = 1.0f / std::sqrt(hn::GetLane(variance) + epsilon);
 
     const V scale = hn::Set(d, rstd[token]);
-    float* out = y + token * width;
+    T* out = y + token * width;
     for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
       const V normal = hn::Mul(hn::Sub(lanes.load(d, row + i), average), scale);
       lanes.store(hn::MulAdd(normal, lanes.load(d, gamma + i), lanes.load(d, beta + i)), d, out + i);
@@ -42,14 +43,15 @@ void layernorm_forward(const float* x, const float* gamma, const float* beta, fl
   }
 }
 
-void layernorm_backward_input(const float* dy, const float* x, const float* gamma, const float* mean, const float* rstd,
-                              float* dx, int64_t tokens, int64_t width, bool accumulate) {
+template <Element T>
+void layernorm_backward_input(const T* dy, const T* x, const T* gamma, const float* mean, const float* rstd, T* dx,
+                              int64_t tokens, int64_t width, bool accumulate) {
   const Floats d;
   const V inverse_width = hn::Set(d, 1.0f / static_cast<float>(width));
   for (int64_t token = 0; token < tokens; ++token) {
-    const float* x_row = x + token * width;
-    const float* dy_row = dy + token * width;
-    float* dx_row = dx + token * width;
+    const T* x_row = x + token * width;
+    const T* dy_row = dy + token * width;
+    T* dx_row = dx + token * width;
     const V average = hn::Set(d, mean[token]);
     const V scale = hn::Set(d, rstd[token]);
 
@@ -75,7 +77,8 @@ void layernorm_backward_input(const float* dy, const float* x, const float* gamm
   }
 }
 
-void layernorm_backward_weight(const float* dy, const float* x, const float* mean, const float* rstd, float* dgamma,
+template <Element T>
+void layernorm_backward_weight(const T* dy, const T* x, const float* mean, const float* rstd, float* dgamma,
                                float* dbeta, int64_t tokens, int64_t width, bool accumulate) {
   const Floats d;
   for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
@@ -102,22 +105,33 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace shardpipe::kernels {
 
-HWY_EXPORT(layernorm_forward);
-HWY_EXPORT(layernorm_backward_input);
-HWY_EXPORT(layernorm_backward_weight);
+SHARDPIPE_EXPORT(layernorm_forward);
+SHARDPIPE_EXPORT(layernorm_backward_input);
+SHARDPIPE_EXPORT(layernorm_backward_weight);
 
-void layernorm_forward(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* rstd,
-                       int64_t tokens, int64_t width, float epsilon) {
-  HWY_DYNAMIC_DISPATCH(layernorm_forward)(x, gamma, beta, y, mean, rstd, tokens, width, epsilon);
+template <Element T>
+void layernorm_forward(const T* x, const T* gamma, const T* beta, T* y, float* mean, float* rstd, int64_t tokens,
+                       int64_t width, float epsilon) {
+  SHARDPIPE_DISPATCH(layernorm_forward, T)(x, gamma, beta, y, mean, rstd, tokens, width, epsilon);
 }
-void layernorm_backward_input(const float* dy, const float* x, const float* gamma, const float* mean, const float* rstd,
-                              float* dx, int64_t tokens, int64_t width, bool accumulate) {
-  HWY_DYNAMIC_DISPATCH(layernorm_backward_input)(dy, x, gamma, mean, rstd, dx, tokens, width, accumulate);
+template <Element T>
+void layernorm_backward_input(const T* dy, const T* x, const T* gamma, const float* mean, const float* rstd, T* dx,
+                              int64_t tokens, int64_t width, bool accumulate) {
+  SHARDPIPE_DISPATCH(layernorm_backward_input, T)(dy, x, gamma, mean, rstd, dx, tokens, width, accumulate);
 }
-void layernorm_backward_weight(const float* dy, const float* x, const float* mean, const float* rstd, float* dgamma,
+template <Element T>
+void layernorm_backward_weight(const T* dy, const T* x, const float* mean, const float* rstd, float* dgamma,
                                float* dbeta, int64_t tokens, int64_t width, bool accumulate) {
-  HWY_DYNAMIC_DISPATCH(layernorm_backward_weight)(dy, x, mean, rstd, dgamma, dbeta, tokens, width, accumulate);
+  SHARDPIPE_DISPATCH(layernorm_backward_weight, T)(dy, x, mean, rstd, dgamma, dbeta, tokens, width, accumulate);
 }
+
+#define SHARDPIPE_INSTANCES(T)                                                                                     \
+  template void layernorm_forward(const T*, const T*, const T*, T*, float*, float*, int64_t, int64_t, float);      \
+  template void layernorm_backward_input(const T*, const T*, const T*, const float*, const float*, T*, int64_t,    \
+                                         int64_t, bool);                                                           \
+  template void layernorm_backward_weight(const T*, const T*, const float*, const float*, float*, float*, int64_t, \
+                                          int64_t, bool)
+SHARDPIPE_FOR_EACH_ELEMENT(SHARDPIPE_INSTANCES);
 
 }  // namespace shardpipe::kernels
 #endif

@@ -1,5 +1,6 @@
 #include "kernels/cpu/linear.h"
 
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/gemm.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -23,7 +24,8 @@ void add_bias(const float* bias, float* y, int64_t tokens, int64_t out) {
 }
 
 // dbias [out] = (accumulate ? dbias : 0) + the sum of dy [tokens, out] over tokens, in ascending order
-void sum_tokens(const float* dy, float* dbias, int64_t tokens, int64_t out, bool accumulate) {
+template <Element T>
+void sum_tokens(const T* dy, float* dbias, int64_t tokens, int64_t out, bool accumulate) {
   const hn::ScalableTag<float> d;
   const auto columns = [&]<int vectors>(int64_t i, auto lanes) HWY_ATTR {
     const int64_t step = static_cast<int64_t>(hn::Lanes(d));
@@ -55,22 +57,41 @@ HWY_AFTER_NAMESPACE();
 namespace shardpipe::kernels {
 
 HWY_EXPORT(add_bias);
-HWY_EXPORT(sum_tokens);
+SHARDPIPE_EXPORT(sum_tokens);
 
-void linear_forward(const float* x, const float* weight, const float* bias, float* y, int64_t tokens, int64_t in,
-                    int64_t out) {
-  gemm(Transpose::No, Transpose::Yes, tokens, out, in, x, in, weight, in, y, out, false);
-  if (bias) HWY_DYNAMIC_DISPATCH(add_bias)(bias, y, tokens, out);
+template <Element T>
+void linear_forward(const T* x, const T* weight, const std::type_identity_t<T>* bias,
+                    const std::type_identity_t<T>* residual, T* y, int64_t tokens, int64_t in, int64_t out) {
+  if constexpr (HalfElement<T>) {
+    gemm(Transpose::No, Transpose::Yes, tokens, out, in, x, in, weight, in, y, out, Addends<T>{bias, residual});
+  } else {
+    gemm(Transpose::No, Transpose::Yes, tokens, out, in, x, in, weight, in, y, out, false);
+    if (bias) HWY_DYNAMIC_DISPATCH(add_bias)(bias, y, tokens, out);
+    if (residual) add(residual, y, tokens * out);
+  }
 }
-void linear_backward_input(const float* dy, const float* weight, float* dx, int64_t tokens, int64_t in, int64_t out,
+template <Element T>
+void linear_backward_input(const T* dy, const T* weight, T* dx, int64_t tokens, int64_t in, int64_t out,
                            bool accumulate) {
-  gemm(Transpose::No, Transpose::No, tokens, in, out, dy, out, weight, in, dx, in, accumulate);
+  if constexpr (HalfElement<T>) {
+    gemm(Transpose::No, Transpose::No, tokens, in, out, dy, out, weight, in, dx, in,
+         Addends<T>{.matrix = accumulate ? dx : nullptr});
+  } else {
+    gemm(Transpose::No, Transpose::No, tokens, in, out, dy, out, weight, in, dx, in, accumulate);
+  }
 }
-void linear_backward_weight(const float* dy, const float* x, float* dweight, float* dbias, int64_t tokens, int64_t in,
+template <Element T>
+void linear_backward_weight(const T* dy, const T* x, float* dweight, float* dbias, int64_t tokens, int64_t in,
                             int64_t out, bool accumulate) {
   gemm(Transpose::Yes, Transpose::No, out, in, tokens, dy, out, x, in, dweight, in, accumulate);
-  if (dbias) HWY_DYNAMIC_DISPATCH(sum_tokens)(dy, dbias, tokens, out, accumulate);
+  if (dbias) SHARDPIPE_DISPATCH(sum_tokens, T)(dy, dbias, tokens, out, accumulate);
 }
+
+#define SHARDPIPE_INSTANCES(T)                                                                         \
+  template void linear_forward(const T*, const T*, const T*, const T*, T*, int64_t, int64_t, int64_t); \
+  template void linear_backward_input(const T*, const T*, T*, int64_t, int64_t, int64_t, bool);        \
+  template void linear_backward_weight(const T*, const T*, float*, float*, int64_t, int64_t, int64_t, bool)
+SHARDPIPE_FOR_EACH_ELEMENT(SHARDPIPE_INSTANCES);
 
 }  // namespace shardpipe::kernels
 #endif

@@ -14,11 +14,11 @@ namespace shardpipe::kernels::HWY_NAMESPACE {
 using Floats = hn::ScalableTag<float>;
 using V = hn::Vec<Floats>;
 
-void rmsnorm_forward(const float* x, const float* gamma, float* y, float* rstd, int64_t tokens, int64_t width,
-                     float epsilon) {
+template <Element T>
+void rmsnorm_forward(const T* x, const T* gamma, T* y, float* rstd, int64_t tokens, int64_t width, float epsilon) {
   const Floats d;
   for (int64_t token = 0; token < tokens; ++token) {
-    const float* row = x + token * width;
+    const T* row = x + token * width;
     V squares = hn::Zero(d);
     for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
       const V v = lanes.load(d, row + i);
@@ -28,21 +28,22 @@ void rmsnorm_forward(const float* x, const float* gamma, float* y, float* rstd, 
     rstd[token] = 1.0f / std::sqrt(mean_square + epsilon);
 
     const V scale = hn::Set(d, rstd[token]);
-    float* out = y + token * width;
+    T* out = y + token * width;
     for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
       lanes.store(hn::Mul(hn::Mul(lanes.load(d, row + i), scale), lanes.load(d, gamma + i)), d, out + i);
     });
   }
 }
 
-void rmsnorm_backward_input(const float* dy, const float* x, const float* gamma, const float* rstd, float* dx,
-                            int64_t tokens, int64_t width, bool accumulate) {
+template <Element T>
+void rmsnorm_backward_input(const T* dy, const T* x, const T* gamma, const float* rstd, T* dx, int64_t tokens,
+                            int64_t width, bool accumulate) {
   const Floats d;
   const V inverse_width = hn::Set(d, 1.0f / static_cast<float>(width));
   for (int64_t token = 0; token < tokens; ++token) {
-    const float* x_row = x + token * width;
-    const float* dy_row = dy + token * width;
-    float* dx_row = dx + token * width;
+    const T* x_row = x + token * width;
+    const T* dy_row = dy + token * width;
+    T* dx_row = dx + token * width;
     const V scale = hn::Set(d, rstd[token]);
 
     // with n = x·rstd and g = dy·gamma: dx = rstd·(g - n·mean(g·n))
@@ -63,8 +64,9 @@ void rmsnorm_backward_input(const float* dy, const float* x, const float* gamma,
   }
 }
 
-void rmsnorm_backward_weight(const float* dy, const float* x, const float* rstd, float* dgamma, int64_t tokens,
-                             int64_t width, bool accumulate) {
+template <Element T>
+void rmsnorm_backward_weight(const T* dy, const T* x, const float* rstd, float* dgamma, int64_t tokens, int64_t width,
+                             bool accumulate) {
   const Floats d;
   for_each_vector(d, width, [&](int64_t i, auto lanes) HWY_ATTR {
     V sum = hn::Zero(d);
@@ -83,22 +85,30 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace shardpipe::kernels {
 
-HWY_EXPORT(rmsnorm_forward);
-HWY_EXPORT(rmsnorm_backward_input);
-HWY_EXPORT(rmsnorm_backward_weight);
+SHARDPIPE_EXPORT(rmsnorm_forward);
+SHARDPIPE_EXPORT(rmsnorm_backward_input);
+SHARDPIPE_EXPORT(rmsnorm_backward_weight);
 
-void rmsnorm_forward(const float* x, const float* gamma, float* y, float* rstd, int64_t tokens, int64_t width,
-                     float epsilon) {
-  HWY_DYNAMIC_DISPATCH(rmsnorm_forward)(x, gamma, y, rstd, tokens, width, epsilon);
+template <Element T>
+void rmsnorm_forward(const T* x, const T* gamma, T* y, float* rstd, int64_t tokens, int64_t width, float epsilon) {
+  SHARDPIPE_DISPATCH(rmsnorm_forward, T)(x, gamma, y, rstd, tokens, width, epsilon);
 }
-void rmsnorm_backward_input(const float* dy, const float* x, const float* gamma, const float* rstd, float* dx,
-                            int64_t tokens, int64_t width, bool accumulate) {
-  HWY_DYNAMIC_DISPATCH(rmsnorm_backward_input)(dy, x, gamma, rstd, dx, tokens, width, accumulate);
+template <Element T>
+void rmsnorm_backward_input(const T* dy, const T* x, const T* gamma, const float* rstd, T* dx, int64_t tokens,
+                            int64_t width, bool accumulate) {
+  SHARDPIPE_DISPATCH(rmsnorm_backward_input, T)(dy, x, gamma, rstd, dx, tokens, width, accumulate);
 }
-void rmsnorm_backward_weight(const float* dy, const float* x, const float* rstd, float* dgamma, int64_t tokens,
-                             int64_t width, bool accumulate) {
-  HWY_DYNAMIC_DISPATCH(rmsnorm_backward_weight)(dy, x, rstd, dgamma, tokens, width, accumulate);
+template <Element T>
+void rmsnorm_backward_weight(const T* dy, const T* x, const float* rstd, float* dgamma, int64_t tokens, int64_t width,
+                             bool accumulate) {
+  SHARDPIPE_DISPATCH(rmsnorm_backward_weight, T)(dy, x, rstd, dgamma, tokens, width, accumulate);
 }
+
+#define SHARDPIPE_INSTANCES(T)                                                                                  \
+  template void rmsnorm_forward(const T*, const T*, T*, float*, int64_t, int64_t, float);                       \
+  template void rmsnorm_backward_input(const T*, const T*, const T*, const float*, T*, int64_t, int64_t, bool); \
+  template void rmsnorm_backward_weight(const T*, const T*, const float*, float*, int64_t, int64_t, bool)
+SHARDPIPE_FOR_EACH_ELEMENT(SHARDPIPE_INSTANCES);
 
 }  // namespace shardpipe::kernels
 #endif

@@ -12,16 +12,17 @@ HWY_BEFORE_NAMESPACE();
 namespace shardpipe::kernels::HWY_NAMESPACE {
 
 // Multiplies each pair (low, high) by the rotation of its position, or by its transpose (`sign` -1).
-void rotate(float* x, int64_t stride, const float* cosines, const float* sines, float sign, int64_t batch,
-            int64_t sequence, int64_t heads, int64_t head_dim) {
+template <Element T>
+void rotate(T* x, int64_t stride, const float* cosines, const float* sines, float sign, int64_t batch, int64_t sequence,
+            int64_t heads, int64_t head_dim) {
   const hn::ScalableTag<float> d;
   const int64_t half = head_dim / 2;
   const auto direction = hn::Set(d, sign);
   for (int64_t token = 0; token < batch * sequence; ++token) {
     const int64_t position = token % sequence;
     for (int64_t head = 0; head < heads; ++head) {
-      float* low = x + token * stride + head * head_dim;
-      float* high = low + half;
+      T* low = x + token * stride + head * head_dim;
+      T* high = low + half;
       for_each_vector(d, half, [&](int64_t i, auto lanes) HWY_ATTR {
         const auto cosine = lanes.load(d, cosines + position * half + i);
         const auto sine = hn::Mul(direction, lanes.load(d, sines + position * half + i));
@@ -40,7 +41,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace shardpipe::kernels {
 
-HWY_EXPORT(rotate);
+SHARDPIPE_EXPORT(rotate);
 
 void rotary_table(float* cosines, float* sines, int64_t sequence, int64_t head_dim, double theta) {
   const int64_t half = head_dim / 2;
@@ -53,14 +54,21 @@ void rotary_table(float* cosines, float* sines, int64_t sequence, int64_t head_d
     }
   }
 }
-void rotary_forward(float* x, int64_t stride, const float* cosines, const float* sines, int64_t batch, int64_t sequence,
+template <Element T>
+void rotary_forward(T* x, int64_t stride, const float* cosines, const float* sines, int64_t batch, int64_t sequence,
                     int64_t heads, int64_t head_dim) {
-  HWY_DYNAMIC_DISPATCH(rotate)(x, stride, cosines, sines, 1.0f, batch, sequence, heads, head_dim);
+  SHARDPIPE_DISPATCH(rotate, T)(x, stride, cosines, sines, 1.0f, batch, sequence, heads, head_dim);
 }
-void rotary_backward_input(float* dx, int64_t stride, const float* cosines, const float* sines, int64_t batch,
+template <Element T>
+void rotary_backward_input(T* dx, int64_t stride, const float* cosines, const float* sines, int64_t batch,
                            int64_t sequence, int64_t heads, int64_t head_dim) {
-  HWY_DYNAMIC_DISPATCH(rotate)(dx, stride, cosines, sines, -1.0f, batch, sequence, heads, head_dim);
+  SHARDPIPE_DISPATCH(rotate, T)(dx, stride, cosines, sines, -1.0f, batch, sequence, heads, head_dim);
 }
+
+#define SHARDPIPE_INSTANCES(T)                                                                               \
+  template void rotary_forward(T*, int64_t, const float*, const float*, int64_t, int64_t, int64_t, int64_t); \
+  template void rotary_backward_input(T*, int64_t, const float*, const float*, int64_t, int64_t, int64_t, int64_t)
+SHARDPIPE_FOR_EACH_ELEMENT(SHARDPIPE_INSTANCES);
 
 }  // namespace shardpipe::kernels
 #endif

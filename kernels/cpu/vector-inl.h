@@ -2,8 +2,13 @@
 //
 // A kernel writes its arithmetic once, as a body over "lanes": AllLanes in the bulk, SomeLanes in the tail. Both do the
 // same operations on each element, so an element's bits depend neither on its place in the array nor on alignment.
+// Vectors are of float; what is stored as bf16 or fp16 becomes float as it is loaded, and is rounded as it is stored.
+#include <algorithm>
 #include <cstdint>
 #include <limits>
+
+#include "kernels/cpu/dispatch.h"
+#include "tensor/dtype.h"
 
 #if defined(SHARDPIPE_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SHARDPIPE_KERNELS_VECTOR_INL_H_
@@ -19,12 +24,64 @@
 #undef SHARDPIPE_MASKED_ACCESS
 #define SHARDPIPE_MASKED_ACCESS (!HWY_MEM_OPS_MIGHT_FAULT || HWY_TARGET == HWY_AVX2)
 
+// Where Highway converts fp16 with an instruction of the processor; what it does elsewhere truncates.
+#undef SHARDPIPE_HALF_CONVERSIONS
+#define SHARDPIPE_HALF_CONVERSIONS \
+  (HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_SSSE3 && HWY_TARGET != HWY_SSE4)
+
 HWY_BEFORE_NAMESPACE();
 namespace shardpipe::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 template <class D>
 using ElementOf = hn::TFromD<D>;
+
+// As many 16-bit elements as D has floats.
+template <class D, HalfElement T>
+HWY_INLINE hn::Vec<D> load_half(D d, const T* from) {
+#if SHARDPIPE_HALF_CONVERSIONS
+  if constexpr (std::same_as<T, BFloat16>) {
+    const hn::Rebind<uint16_t, D> halves;
+    const hn::RebindToUnsigned<D> words;
+    const auto bits = hn::PromoteTo(words, hn::LoadU(halves, &from->bits));
+    return hn::BitCast(d, hn::ShiftLeft<16>(bits));
+  } else {
+    const hn::Rebind<hwy::float16_t, D> halves;
+    return hn::PromoteTo(d, hn::LoadU(halves, reinterpret_cast<const hwy::float16_t*>(from)));
+  }
+#else
+  HWY_ALIGN float widened[hn::MaxLanes(d)];
+  for (size_t i = 0; i < hn::Lanes(d); ++i) widened[i] = to_float(from[i]);
+  return hn::Load(d, widened);
+#endif
+}
+
+// Rounds to nearest even; NaN stays NaN. (Highway's own conversion to bf16 truncates.)
+template <class D, HalfElement T>
+HWY_INLINE void store_half(hn::Vec<D> v, D d, T* to) {
+#if SHARDPIPE_HALF_CONVERSIONS
+  if constexpr (std::same_as<T, BFloat16>) {
+    const hn::Rebind<uint16_t, D> halves;
+    const hn::RebindToUnsigned<D> words;
+    const hn::RebindToSigned<D> integers;
+    const auto bits = hn::BitCast(words, v);
+    const auto upper = hn::ShiftRight<16>(bits);
+    const auto odd = hn::And(upper, hn::Set(words, 1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7FFF))));
+    const auto quiet = hn::Or(upper, hn::Set(words, 0x40));
+    const auto is_number = hn::RebindMask(words, hn::Eq(v, v));
+    const auto result = hn::IfThenElse(is_number, rounded, quiet);
+    hn::StoreU(hn::DemoteTo(halves, hn::BitCast(integers, result)), halves, &to->bits);
+  } else {
+    const hn::Rebind<hwy::float16_t, D> halves;
+    hn::StoreU(hn::DemoteTo(halves, v), halves, reinterpret_cast<hwy::float16_t*>(to));
+  }
+#else
+  HWY_ALIGN float stored[hn::MaxLanes(d)];
+  hn::Store(v, d, stored);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) to[i] = from_float<T>(stored[i]);
+#endif
+}
 
 // A whole vector of elements.
 struct AllLanes {
@@ -39,6 +96,18 @@ struct AllLanes {
   template <class D>
   HWY_INLINE void store(hn::Vec<D> v, D d, ElementOf<D>* to) const {
     hn::StoreU(v, d, to);
+  }
+  template <class D, HalfElement T>
+  HWY_INLINE hn::Vec<D> load(D d, const T* from) const {
+    return load_half(d, from);
+  }
+  template <class D, HalfElement T>
+  HWY_INLINE hn::Vec<D> load_or(D d, const T* from, float) const {
+    return load_half(d, from);
+  }
+  template <class D, HalfElement T>
+  HWY_INLINE void store(hn::Vec<D> v, D d, T* to) const {
+    store_half(v, d, to);
   }
   template <class D>
   HWY_INLINE hn::Vec<D> zero_others(D, hn::Vec<D> v) const {
@@ -74,6 +143,22 @@ struct SomeLanes {
 #else
     hn::BlendedStore(v, hn::FirstN(d, count), d, to);
 #endif
+  }
+  template <class D, HalfElement T>
+  HWY_INLINE hn::Vec<D> load(D d, const T* from) const {
+    HWY_ALIGN T padded[hn::MaxLanes(d)] = {};
+    std::copy_n(from, count, padded);
+    return load_half(d, padded);
+  }
+  template <class D, HalfElement T>
+  HWY_INLINE hn::Vec<D> load_or(D d, const T* from, float other) const {
+    return hn::IfThenElse(hn::FirstN(d, count), load(d, from), hn::Set(d, other));
+  }
+  template <class D, HalfElement T>
+  HWY_INLINE void store(hn::Vec<D> v, D d, T* to) const {
+    HWY_ALIGN T padded[hn::MaxLanes(d)];
+    store_half(v, d, padded);
+    std::copy_n(padded, count, to);
   }
   template <class D>
   HWY_INLINE hn::Vec<D> zero_others(D d, hn::Vec<D> v) const {

@@ -67,8 +67,8 @@ struct Strided {
       std::copy_n(packed.data() + row * width, width, memory.data() + row * stride);
     }
   }
-  HeadsIn in() const { return {memory.data(), stride}; }
-  HeadsOut out() { return {memory.data(), stride}; }
+  HeadsIn<float> in() const { return {memory.data(), stride}; }
+  HeadsOut<float> out() { return {memory.data(), stride}; }
   Floats packed() const {
     Floats values;
     for (int64_t row = 0; row < rows; ++row) {
@@ -90,7 +90,7 @@ Results run(const AttentionShape& s, const Floats& q, const Floats& k, const Flo
   Strided out(rows, s.heads * s.head_dim, gap), dq = out, dk(rows, s.kv_heads * s.head_dim, gap), dv = dk;
   Results result;
   result.log_sum_exp.resize(static_cast<size_t>(rows * s.heads));
-  std::vector<std::byte> workspace(attention_workspace_bytes(s));
+  std::vector<std::byte> workspace(attention_workspace_bytes(s, DType::Float32));
   attention_forward(s, q_in.in(), k_in.in(), v_in.in(), out.out(), result.log_sum_exp.data(), workspace.data());
   attention_backward_input(s, dout_in.in(), q_in.in(), k_in.in(), v_in.in(), out.in(), result.log_sum_exp.data(),
                            dq.out(), dk.out(), dv.out(), workspace.data());
@@ -202,8 +202,9 @@ TEST(AttentionBatch, RowsDoNotDependOnTheirNeighbours) {
 }
 
 TEST(AttentionWorkspace, DoesNotGrowWithTheBatchNorWithTheSquareOfTheSequence) {
-  EXPECT_EQ(attention_workspace_bytes({1, 256, 5, 5, 64}), attention_workspace_bytes({64, 256, 5, 5, 64}));
-  EXPECT_LE(attention_workspace_bytes({1, 4096, 5, 5, 64}), 120'000u + sizeof(float) * 4096);
+  EXPECT_EQ(attention_workspace_bytes({1, 256, 5, 5, 64}, DType::Float32),
+            attention_workspace_bytes({64, 256, 5, 5, 64}, DType::Float32));
+  EXPECT_LE(attention_workspace_bytes({1, 4096, 5, 5, 64}, DType::Float32), 120'000u + sizeof(float) * 4096);
 }
 
 TEST(AttentionExtremes, LargeScoresDoNotOverflow) {

@@ -49,7 +49,7 @@ TEST_P(CrossEntropy, LossIsTheFormula) {
 TEST_P(CrossEntropy, GradientIsTheDerivative) {
   cross_entropy_forward(logits.data(), targets.data(), log_sum_exp.data(), tokens, vocabulary);
   Floats gradient = logits;
-  cross_entropy_backward_input(gradient.data(), targets.data(), log_sum_exp.data(), tokens, vocabulary);
+  cross_entropy_backward_input(gradient.data(), targets.data(), log_sum_exp.data(), tokens, vocabulary, 1);
   FiniteDifferences{[&](const Doubles& v) { return Doubles{naive_loss(v, targets)}; }, {1}}.expect_gradient(
       gradient, widen(logits), 1e-5, "dlogits");
 }
@@ -68,7 +68,7 @@ TEST(CrossEntropyTargets, IgnoredOnesGiveNoLossNoGradientAndAreNotCounted) {
   const LossSum sum = cross_entropy_forward(logits.data(), targets.data(), log_sum_exp.data(), 3, 17);
   EXPECT_EQ(sum.tokens, 2);
   EXPECT_NEAR(sum.loss, naive_loss(widen(logits), targets), 1e-5);
-  cross_entropy_backward_input(gradient.data(), targets.data(), log_sum_exp.data(), 3, 17);
+  cross_entropy_backward_input(gradient.data(), targets.data(), log_sum_exp.data(), 3, 17, 1);
   for (size_t i = 17; i < 34; ++i) EXPECT_EQ(gradient[i], 0);
   EXPECT_LT(gradient[4], 0);
   EXPECT_LT(gradient[34 + 16], 0);
@@ -80,7 +80,7 @@ TEST(CrossEntropyTargets, OutsideTheVocabularyAreRefusedBeforeAnythingIsWritten)
   for (const int32_t wrong : {-2, 17, 1 << 30}) {
     const Targets targets = {3, wrong};
     EXPECT_THROW(cross_entropy_forward(logits.data(), targets.data(), log_sum_exp.data(), 2, 17), std::out_of_range);
-    EXPECT_THROW(cross_entropy_backward_input(logits.data(), targets.data(), log_sum_exp.data(), 2, 17),
+    EXPECT_THROW(cross_entropy_backward_input(logits.data(), targets.data(), log_sum_exp.data(), 2, 17, 1),
                  std::out_of_range);
     try {
       cross_entropy_forward(logits.data(), targets.data(), log_sum_exp.data(), 2, 17);

@@ -181,9 +181,9 @@ class Linear : public testing::TestWithParam<std::tuple<int64_t, int64_t, int64_
 
 TEST_P(Linear, ForwardIsTheFormulaWithAndWithoutBias) {
   Floats y(dy.size());
-  linear_forward(x.data(), weight.data(), bias.data(), y.data(), tokens, in, out);
+  linear_forward(x.data(), weight.data(), bias.data(), nullptr, y.data(), tokens, in, out);
   expect_close(y, naive_linear(widen(x), widen(weight), widen(bias), static_cast<size_t>(in)), 2e-6, "y");
-  linear_forward(x.data(), weight.data(), nullptr, y.data(), tokens, in, out);
+  linear_forward(x.data(), weight.data(), nullptr, nullptr, y.data(), tokens, in, out);
   expect_close(y, naive_linear(widen(x), widen(weight), Doubles(bias.size()), static_cast<size_t>(in)), 2e-6, "y");
 }
 

@@ -246,7 +246,7 @@ TEST(Sizes, BookedAttentionWorkspaceIsWhatTheKernelNeeds) {
     for (const int64_t sequence : {int64_t{1}, int64_t{63}, config.seq_len}) {
       EXPECT_EQ(attention_workspace_bytes(config, {2, sequence}),
                 kernels::attention_workspace_bytes(
-                    {2, sequence, config.heads, config.kv_heads, config.hidden / config.heads}))
+                    {2, sequence, config.heads, config.kv_heads, config.hidden / config.heads}, DType::Float32))
           << preset << ", sequence " << sequence;
     }
   }

@@ -28,7 +28,7 @@ kernels::AttentionShape attention_shape(const ModelConfig& config, MicroBatchSha
                                           .heads = config.heads,
                                           .kv_heads = config.kv_heads,
                                           .head_dim = config.hidden / config.heads};
-  const uint64_t needed = kernels::attention_workspace_bytes(attention);
+  const uint64_t needed = kernels::attention_workspace_bytes(attention, shape.dtype);
   const uint64_t booked = attention_workspace_bytes(config, shape);
   check_invariant(needed <= booked, "attention needs {} bytes of workspace, {} are booked", needed, booked);
   return attention;
@@ -36,7 +36,7 @@ kernels::AttentionShape attention_shape(const ModelConfig& config, MicroBatchSha
 
 void give_gradient(const float* finished, float* gradient, int64_t count, bool accumulate) {
   if (accumulate) {
-    kernels::add(finished, gradient, count);
+    kernels::add_to_sum(finished, gradient, count);
   } else {
     std::copy_n(finished, count, gradient);
   }
@@ -44,56 +44,64 @@ void give_gradient(const float* finished, float* gradient, int64_t count, bool a
 
 void block_forward(const Model& model, const Block& block, const BlockViews& views) {
   check_views(model, block, views);
-  switch (block.kind) {
-    case BlockKind::Embedding:
-      return embedding_forward(model, block, views);
-    case BlockKind::Layer:
-      return model.config.family == Family::Gpt2 ? gpt2_layer_forward(model, block, views)
-                                                 : llama_layer_forward(model, block, views);
-    case BlockKind::Head:
-      return head_forward(model, block, views);
-  }
+  with_element(views.shape.dtype, [&]<Element T>() {
+    switch (block.kind) {
+      case BlockKind::Embedding:
+        return EmbeddingArithmetic<T>::forward(model, block, views);
+      case BlockKind::Layer:
+        return model.config.family == Family::Gpt2 ? Gpt2LayerArithmetic<T>::forward(model, block, views)
+                                                   : LlamaLayerArithmetic<T>::forward(model, block, views);
+      case BlockKind::Head:
+        return HeadArithmetic<T>::forward(model, block, views);
+    }
+  });
 }
 
 void block_recompute(const Model& model, const Block& block, const BlockViews& views) {
   check_views(model, block, views);
   if (views.recompute == Recompute::None) return;
-  switch (block.kind) {
-    case BlockKind::Embedding:
-      return;  // keeps nothing
-    case BlockKind::Layer:
-      return model.config.family == Family::Gpt2 ? gpt2_layer_recompute(model, block, views)
-                                                 : llama_layer_recompute(model, block, views);
-    case BlockKind::Head:
-      if (views.recompute == Recompute::Full) head_recompute(model, block, views);
-      return;
-  }
+  with_element(views.shape.dtype, [&]<Element T>() {
+    switch (block.kind) {
+      case BlockKind::Embedding:
+        return;  // keeps nothing
+      case BlockKind::Layer:
+        return model.config.family == Family::Gpt2 ? Gpt2LayerArithmetic<T>::recompute(model, block, views)
+                                                   : LlamaLayerArithmetic<T>::recompute(model, block, views);
+      case BlockKind::Head:
+        if (views.recompute == Recompute::Full) HeadArithmetic<T>::recompute(model, block, views);
+        return;
+    }
+  });
 }
 
 void block_backward_input(const Model& model, const Block& block, const BlockViews& views) {
   check_views(model, block, views);
-  switch (block.kind) {
-    case BlockKind::Embedding:
-      return;  // tokens have no gradient
-    case BlockKind::Layer:
-      return model.config.family == Family::Gpt2 ? gpt2_layer_backward_input(model, block, views)
-                                                 : llama_layer_backward_input(model, block, views);
-    case BlockKind::Head:
-      return head_backward_input(model, block, views);
-  }
+  with_element(views.shape.dtype, [&]<Element T>() {
+    switch (block.kind) {
+      case BlockKind::Embedding:
+        return;  // tokens have no gradient
+      case BlockKind::Layer:
+        return model.config.family == Family::Gpt2 ? Gpt2LayerArithmetic<T>::backward_input(model, block, views)
+                                                   : LlamaLayerArithmetic<T>::backward_input(model, block, views);
+      case BlockKind::Head:
+        return HeadArithmetic<T>::backward_input(model, block, views);
+    }
+  });
 }
 
 void block_backward_weight(const Model& model, const Block& block, const BlockViews& views) {
   check_views(model, block, views);
-  switch (block.kind) {
-    case BlockKind::Embedding:
-      return embedding_backward_weight(model, block, views);
-    case BlockKind::Layer:
-      return model.config.family == Family::Gpt2 ? gpt2_layer_backward_weight(model, block, views)
-                                                 : llama_layer_backward_weight(model, block, views);
-    case BlockKind::Head:
-      return head_backward_weight(model, block, views);
-  }
+  with_element(views.shape.dtype, [&]<Element T>() {
+    switch (block.kind) {
+      case BlockKind::Embedding:
+        return EmbeddingArithmetic<T>::backward_weight(model, block, views);
+      case BlockKind::Layer:
+        return model.config.family == Family::Gpt2 ? Gpt2LayerArithmetic<T>::backward_weight(model, block, views)
+                                                   : LlamaLayerArithmetic<T>::backward_weight(model, block, views);
+      case BlockKind::Head:
+        return HeadArithmetic<T>::backward_weight(model, block, views);
+    }
+  });
 }
 
 }  // namespace shardpipe

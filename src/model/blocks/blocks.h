@@ -17,28 +17,32 @@ struct LossSlot {
   double tokens = 0;  // a double, so that a vector of slots can be summed by one collective
 };
 
-// What a function reads and writes; only what its kind of block uses is set. Activations are [tokens, hidden], fp32.
+// What a function reads and writes; only what its kind of block uses is set. Activations are [tokens, hidden]. What is
+// void is of the type that shape.dtype names; gradients of parameters are fp32 whatever it is.
 struct BlockViews {
   MicroBatchShape shape;
-  const int32_t* tokens = nullptr;           // [batch, sequence]: embedding
-  const int32_t* targets = nullptr;          // [batch, sequence], kernels::ignored_target where there is none: head
-  std::array<const float*, 2> parameters{};  // one flat array a parameter group, in the order of Block::groups
-  std::array<float*, 2> gradients{};         // the same; written or added to by backward_weight
-  std::array<bool, 2> accumulate{};          // add to gradients[i] instead of overwriting all of it
-  const float* input = nullptr;              // layer, head
-  float* output = nullptr;                   // embedding, layer
-  const float* output_gradient = nullptr;    // embedding, layer
-  float* input_gradient = nullptr;           // layer, head
+  const int32_t* tokens = nullptr;          // [batch, sequence]: embedding
+  const int32_t* targets = nullptr;         // [batch, sequence], kernels::ignored_target where there is none: head
+  std::array<const void*, 2> parameters{};  // one flat array a parameter group, in the order of Block::groups
+  std::array<float*, 2> gradients{};        // the same; written or added to by backward_weight
+  std::array<bool, 2> accumulate{};         // add to gradients[i] instead of overwriting all of it
+  const void* input = nullptr;              // layer, head
+  void* output = nullptr;                   // embedding, layer
+  const void* output_gradient = nullptr;    // embedding, layer
+  void* input_gradient = nullptr;           // layer, head
   std::byte* saved = nullptr;
   std::byte* recomputed = nullptr;        // what of it is computed again; scratch in a forward
   Recompute recompute = Recompute::None;  // decides what lies in which of the two
   std::byte* between = nullptr;
   std::byte* workspace = nullptr;
-  LossSlot* loss = nullptr;  // head: overwritten by forward
+  LossSlot* loss = nullptr;           // head: overwritten by forward
+  const float* loss_scale = nullptr;  // head: what backward_input multiplies its gradient by; null: 1
 };
 
 // saved is overwritten; the head overwrites *loss by the sums of this micro-batch. The head's gradients are those of
-// the loss SUM: dividing by the number of tokens is the optimizer's business, since only it knows the global batch.
+// the loss SUM, times *loss_scale: dividing by the number of tokens is the optimizer's business, since only it knows
+// the global batch. (The scale keeps fp16's small gradients from vanishing: Micikevicius et al., "Mixed precision
+// training", arXiv:1710.03740, section 3.2. It is in every gradient of the step.)
 void block_forward(const Model&, const Block&, const BlockViews&);
 // Fills `recomputed` with what the forward had there, bit for bit, from its input and parameters (Full) or from `saved`
 // alone (Selective); writes neither output nor loss. With None it does nothing.

@@ -24,21 +24,29 @@ EmbeddingParameters<Float> parameters_in(const Model& model, const Block& block,
 
 }  // namespace
 
-void embedding_forward(const Model& model, const Block& block, const BlockViews& views) {
-  const auto parameters = parameters_in(model, block, views.parameters);
-  kernels::embedding_forward(views.tokens, parameters.table, parameters.positions, views.output, views.shape.batch,
+template <Element T>
+void EmbeddingArithmetic<T>::forward(const Model& model, const Block& block, const BlockViews& views) {
+  const TypedViews<T> typed(views);
+  const auto parameters = parameters_in(model, block, typed.parameters);
+  kernels::embedding_forward(views.tokens, parameters.table, parameters.positions, typed.output, views.shape.batch,
                              views.shape.sequence, model.config.hidden, model.config.vocab_size);
 }
 
-void embedding_backward_weight(const Model& model, const Block& block, const BlockViews& views) {
+template <Element T>
+void EmbeddingArithmetic<T>::backward_weight(const Model& model, const Block& block, const BlockViews& views) {
+  const TypedViews<T> typed(views);
   // The two groups may differ in whether they accumulate, and few rows are named: so start from zeros and always add.
   for (size_t i = 0; i < block.groups.size(); ++i) {
     if (!views.accumulate[i]) std::fill_n(views.gradients[i], model.groups[block.groups[i]].elements, 0.0f);
   }
   const auto gradients = parameters_in(model, block, views.gradients);
-  kernels::embedding_backward_weight(views.tokens, views.output_gradient, gradients.table, gradients.positions,
+  kernels::embedding_backward_weight(views.tokens, typed.output_gradient, gradients.table, gradients.positions,
                                      views.shape.batch, views.shape.sequence, model.config.seq_len, model.config.hidden,
                                      model.config.vocab_size, /*accumulate=*/true);
 }
+
+template struct EmbeddingArithmetic<float>;
+template struct EmbeddingArithmetic<BFloat16>;
+template struct EmbeddingArithmetic<Float16>;
 
 }  // namespace shardpipe

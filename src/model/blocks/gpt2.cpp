@@ -37,101 +37,110 @@ Sizes sizes_of(const Model& model, const BlockViews& views) {
 }
 
 // saved.qkv -> saved.attention, saved.log_sum_exp
-void attend(const Model& model, const BlockViews& views, const LayerSaved& saved, const LayerForwardWork& work) {
+template <Element T>
+void attend(const Model& model, const BlockViews& views, const LayerSaved<T>& saved, const LayerForwardWork<T>& work) {
   const int64_t hidden = model.config.hidden;
-  kernels::attention_forward(attention_shape(model.config, views.shape), {saved.qkv, 3 * hidden},
-                             {saved.qkv + hidden, 3 * hidden}, {saved.qkv + 2 * hidden, 3 * hidden},
-                             {saved.attention, hidden}, saved.log_sum_exp, work.attention);
+  kernels::attention_forward<T>(attention_shape(model.config, views.shape), {saved.qkv, 3 * hidden},
+                                {saved.qkv + hidden, 3 * hidden}, {saved.qkv + 2 * hidden, 3 * hidden},
+                                {saved.attention, hidden}, saved.log_sum_exp, work.attention);
 }
 
 // All of the forward up to the values before GELU: what the backward needs.
-void fill_saved(const Model& model, const Block& block, const BlockViews& views, const LayerSaved& saved,
-                const LayerForwardWork& work) {
+template <Element T>
+void fill_saved(const Model& model, const Block& block, const BlockViews& views, const LayerSaved<T>& saved,
+                const LayerForwardWork<T>& work) {
+  const TypedViews<T> typed(views);
   const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
-  const auto weight = tensors_in(model, block, views.parameters[0]);
-  kernels::layernorm_forward(views.input, weight.ln_1_gain, weight.ln_1_bias, work.normalised, saved.mean_1,
+  const auto weight = tensors_in(model, block, typed.parameters[0]);
+  kernels::layernorm_forward(typed.input, weight.ln_1_gain, weight.ln_1_bias, work.normalised, saved.mean_1,
                              saved.rstd_1, tokens, hidden, epsilon);
-  kernels::linear_forward(work.normalised, weight.c_attn_weight, weight.c_attn_bias, saved.qkv, tokens, hidden,
+  kernels::linear_forward(work.normalised, weight.c_attn_weight, weight.c_attn_bias, nullptr, saved.qkv, tokens, hidden,
                           3 * hidden);
   attend(model, views, saved, work);
-  kernels::linear_forward(saved.attention, weight.c_proj_weight, weight.c_proj_bias, saved.residual, tokens, hidden,
-                          hidden);
-  kernels::add(views.input, saved.residual, tokens * hidden);
+  kernels::linear_forward(saved.attention, weight.c_proj_weight, weight.c_proj_bias, typed.input, saved.residual,
+                          tokens, hidden, hidden);
 
   kernels::layernorm_forward(saved.residual, weight.ln_2_gain, weight.ln_2_bias, work.normalised, saved.mean_2,
                              saved.rstd_2, tokens, hidden, epsilon);
-  kernels::linear_forward(work.normalised, weight.mlp_fc_weight, weight.mlp_fc_bias, saved.gate, tokens, hidden, ffn);
+  kernels::linear_forward(work.normalised, weight.mlp_fc_weight, weight.mlp_fc_bias, nullptr, saved.gate, tokens,
+                          hidden, ffn);
 }
 
 }  // namespace
 
-void gpt2_layer_forward(const Model& model, const Block& block, const BlockViews& views) {
+template <Element T>
+void Gpt2LayerArithmetic<T>::forward(const Model& model, const Block& block, const BlockViews& views) {
+  const TypedViews<T> typed(views);
   const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
-  const auto weight = tensors_in(model, block, views.parameters[0]);
-  const LayerSaved saved = carve_saved(layer_saved, model, views);
-  const LayerForwardWork work = carve(layer_forward_work, views.workspace, model, views);
+  const auto weight = tensors_in(model, block, typed.parameters[0]);
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
+  const LayerForwardWork<T> work = carve(layer_forward_work<T>, views.workspace, model, views);
 
   fill_saved(model, block, views, saved, work);
   kernels::gelu_forward(saved.gate, work.activated, tokens * ffn);
-  kernels::linear_forward(work.activated, weight.mlp_proj_weight, weight.mlp_proj_bias, views.output, tokens, ffn,
-                          hidden);
-  kernels::add(saved.residual, views.output, tokens * hidden);
+  kernels::linear_forward(work.activated, weight.mlp_proj_weight, weight.mlp_proj_bias, saved.residual, typed.output,
+                          tokens, ffn, hidden);
 }
 
-void gpt2_layer_recompute(const Model& model, const Block& block, const BlockViews& views) {
-  const LayerSaved saved = carve_saved(layer_saved, model, views);
-  const LayerForwardWork work = carve(layer_forward_work, views.workspace, model, views);
+template <Element T>
+void Gpt2LayerArithmetic<T>::recompute(const Model& model, const Block& block, const BlockViews& views) {
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
+  const LayerForwardWork<T> work = carve(layer_forward_work<T>, views.workspace, model, views);
   if (views.recompute == Recompute::Full)
     fill_saved(model, block, views, saved, work);
   else
     attend(model, views, saved, work);
 }
 
-void gpt2_layer_backward_input(const Model& model, const Block& block, const BlockViews& views) {
+template <Element T>
+void Gpt2LayerArithmetic<T>::backward_input(const Model& model, const Block& block, const BlockViews& views) {
+  const TypedViews<T> typed(views);
   const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
-  const auto weight = tensors_in(model, block, views.parameters[0]);
-  const LayerSaved saved = carve_saved(layer_saved, model, views);
-  const LayerBetween between = carve(layer_between, views.between, model, views);
-  const LayerBackwardInputWork work = carve(layer_backward_input_work, views.workspace, model, views);
+  const auto weight = tensors_in(model, block, typed.parameters[0]);
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
+  const LayerBetween<T> between = carve(layer_between<T>, views.between, model, views);
+  const LayerBackwardInputWork<T> work = carve(layer_backward_input_work<T>, views.workspace, model, views);
 
-  kernels::linear_backward_input(views.output_gradient, weight.mlp_proj_weight, between.d_gate, tokens, ffn, hidden,
+  kernels::linear_backward_input(typed.output_gradient, weight.mlp_proj_weight, between.d_gate, tokens, ffn, hidden,
                                  false);
   kernels::gelu_backward_input(between.d_gate, saved.gate, between.d_gate, saved.gate, tokens * ffn);
   kernels::linear_backward_input(between.d_gate, weight.mlp_fc_weight, work.d_hidden, tokens, hidden, ffn, false);
   kernels::layernorm_backward_weight(work.d_hidden, saved.residual, saved.mean_2, saved.rstd_2, between.d_gain_2,
                                      between.d_bias_2, tokens, hidden, false);
-  std::copy_n(views.output_gradient, tokens * hidden, between.d_residual);
+  std::copy_n(typed.output_gradient, tokens * hidden, between.d_residual);
   kernels::layernorm_backward_input(work.d_hidden, saved.residual, weight.ln_2_gain, saved.mean_2, saved.rstd_2,
                                     between.d_residual, tokens, hidden, true);
 
   kernels::linear_backward_input(between.d_residual, weight.c_proj_weight, work.d_hidden, tokens, hidden, hidden,
                                  false);
-  kernels::attention_backward_input(attention_shape(model.config, views.shape), {work.d_hidden, hidden},
-                                    {saved.qkv, 3 * hidden}, {saved.qkv + hidden, 3 * hidden},
-                                    {saved.qkv + 2 * hidden, 3 * hidden}, {saved.attention, hidden}, saved.log_sum_exp,
-                                    {between.d_qkv, 3 * hidden}, {between.d_qkv + hidden, 3 * hidden},
-                                    {between.d_qkv + 2 * hidden, 3 * hidden}, work.attention);
+  kernels::attention_backward_input<T>(
+      attention_shape(model.config, views.shape), {work.d_hidden, hidden}, {saved.qkv, 3 * hidden},
+      {saved.qkv + hidden, 3 * hidden}, {saved.qkv + 2 * hidden, 3 * hidden}, {saved.attention, hidden},
+      saved.log_sum_exp, {between.d_qkv, 3 * hidden}, {between.d_qkv + hidden, 3 * hidden},
+      {between.d_qkv + 2 * hidden, 3 * hidden}, work.attention);
   kernels::linear_backward_input(between.d_qkv, weight.c_attn_weight, work.d_hidden, tokens, hidden, 3 * hidden, false);
-  kernels::layernorm_backward_weight(work.d_hidden, views.input, saved.mean_1, saved.rstd_1, between.d_gain_1,
+  kernels::layernorm_backward_weight(work.d_hidden, typed.input, saved.mean_1, saved.rstd_1, between.d_gain_1,
                                      between.d_bias_1, tokens, hidden, false);
-  std::copy_n(between.d_residual, tokens * hidden, views.input_gradient);
-  kernels::layernorm_backward_input(work.d_hidden, views.input, weight.ln_1_gain, saved.mean_1, saved.rstd_1,
-                                    views.input_gradient, tokens, hidden, true);
+  std::copy_n(between.d_residual, tokens * hidden, typed.input_gradient);
+  kernels::layernorm_backward_input(work.d_hidden, typed.input, weight.ln_1_gain, saved.mean_1, saved.rstd_1,
+                                    typed.input_gradient, tokens, hidden, true);
   std::copy_n(weight.ln_1_gain, hidden, between.gain_1);
   std::copy_n(weight.ln_1_bias, hidden, between.bias_1);
   std::copy_n(weight.ln_2_gain, hidden, between.gain_2);
   std::copy_n(weight.ln_2_bias, hidden, between.bias_2);
 }
 
-void gpt2_layer_backward_weight(const Model& model, const Block& block, const BlockViews& views) {
+template <Element T>
+void Gpt2LayerArithmetic<T>::backward_weight(const Model& model, const Block& block, const BlockViews& views) {
+  const TypedViews<T> typed(views);
   const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
   const bool accumulate = views.accumulate[0];
   const auto gradient = tensors_in(model, block, views.gradients[0]);
-  const LayerSaved saved = carve_saved(layer_saved, model, views);
-  const LayerBetween between = carve(layer_between, views.between, model, views);
-  const LayerBackwardWeightWork work = carve(layer_backward_weight_work, views.workspace, model, views);
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
+  const LayerBetween<T> between = carve(layer_between<T>, views.between, model, views);
+  const LayerBackwardWeightWork<T> work = carve(layer_backward_weight_work<T>, views.workspace, model, views);
 
-  kernels::layernorm_forward(views.input, between.gain_1, between.bias_1, work.normalised, work.mean, work.rstd, tokens,
+  kernels::layernorm_forward(typed.input, between.gain_1, between.bias_1, work.normalised, work.mean, work.rstd, tokens,
                              hidden, epsilon);
   kernels::linear_backward_weight(between.d_qkv, work.normalised, gradient.c_attn_weight, gradient.c_attn_bias, tokens,
                                   hidden, 3 * hidden, accumulate);
@@ -141,13 +150,17 @@ void gpt2_layer_backward_weight(const Model& model, const Block& block, const Bl
                              tokens, hidden, epsilon);
   kernels::linear_backward_weight(between.d_gate, work.normalised, gradient.mlp_fc_weight, gradient.mlp_fc_bias, tokens,
                                   hidden, ffn, accumulate);
-  const float* const activated = saved.gate;  // since backward_input
-  kernels::linear_backward_weight(views.output_gradient, activated, gradient.mlp_proj_weight, gradient.mlp_proj_bias,
+  const T* const activated = saved.gate;  // since backward_input
+  kernels::linear_backward_weight(typed.output_gradient, activated, gradient.mlp_proj_weight, gradient.mlp_proj_bias,
                                   tokens, ffn, hidden, accumulate);
   give_gradient(between.d_gain_1, gradient.ln_1_gain, hidden, accumulate);
   give_gradient(between.d_bias_1, gradient.ln_1_bias, hidden, accumulate);
   give_gradient(between.d_gain_2, gradient.ln_2_gain, hidden, accumulate);
   give_gradient(between.d_bias_2, gradient.ln_2_bias, hidden, accumulate);
 }
+
+template struct Gpt2LayerArithmetic<float>;
+template struct Gpt2LayerArithmetic<BFloat16>;
+template struct Gpt2LayerArithmetic<Float16>;
 
 }  // namespace shardpipe

@@ -6,23 +6,50 @@
 
 namespace shardpipe {
 
-void embedding_forward(const Model&, const Block&, const BlockViews&);
-void embedding_backward_weight(const Model&, const Block&, const BlockViews&);
+// Instances for each Element are in the files that define the members.
+template <Element T>
+struct EmbeddingArithmetic {
+  static void forward(const Model&, const Block&, const BlockViews&);
+  static void backward_weight(const Model&, const Block&, const BlockViews&);
+};
+template <Element T>
+struct Gpt2LayerArithmetic {
+  static void forward(const Model&, const Block&, const BlockViews&);
+  static void recompute(const Model&, const Block&, const BlockViews&);
+  static void backward_input(const Model&, const Block&, const BlockViews&);
+  static void backward_weight(const Model&, const Block&, const BlockViews&);
+};
+template <Element T>
+struct LlamaLayerArithmetic {
+  static void forward(const Model&, const Block&, const BlockViews&);
+  static void recompute(const Model&, const Block&, const BlockViews&);
+  static void backward_input(const Model&, const Block&, const BlockViews&);
+  static void backward_weight(const Model&, const Block&, const BlockViews&);
+};
+template <Element T>
+struct HeadArithmetic {
+  static void forward(const Model&, const Block&, const BlockViews&);
+  static void recompute(const Model&, const Block&, const BlockViews&);
+  static void backward_input(const Model&, const Block&, const BlockViews&);
+  static void backward_weight(const Model&, const Block&, const BlockViews&);
+};
 
-void gpt2_layer_forward(const Model&, const Block&, const BlockViews&);
-void gpt2_layer_recompute(const Model&, const Block&, const BlockViews&);
-void gpt2_layer_backward_input(const Model&, const Block&, const BlockViews&);
-void gpt2_layer_backward_weight(const Model&, const Block&, const BlockViews&);
+// What is void in BlockViews, as what it is.
+template <Element T>
+struct TypedViews {
+  explicit TypedViews(const BlockViews& views)
+      : parameters{static_cast<const T*>(views.parameters[0]), static_cast<const T*>(views.parameters[1])},
+        input(static_cast<const T*>(views.input)),
+        output(static_cast<T*>(views.output)),
+        output_gradient(static_cast<const T*>(views.output_gradient)),
+        input_gradient(static_cast<T*>(views.input_gradient)) {}
 
-void llama_layer_forward(const Model&, const Block&, const BlockViews&);
-void llama_layer_recompute(const Model&, const Block&, const BlockViews&);
-void llama_layer_backward_input(const Model&, const Block&, const BlockViews&);
-void llama_layer_backward_weight(const Model&, const Block&, const BlockViews&);
-
-void head_forward(const Model&, const Block&, const BlockViews&);
-void head_recompute(const Model&, const Block&, const BlockViews&);
-void head_backward_input(const Model&, const Block&, const BlockViews&);
-void head_backward_weight(const Model&, const Block&, const BlockViews&);
+  std::array<const T*, 2> parameters;
+  const T* input;
+  T* output;
+  const T* output_gradient;
+  T* input_gradient;
+};
 
 // The pieces (model/shape/pieces.h) of the region that starts at `region`.
 template <typename Region>

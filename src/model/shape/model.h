@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tensor/dtype.h"
+
 namespace shardpipe {
 
 enum class Family : uint8_t { Gpt2, Llama };
@@ -51,7 +53,7 @@ struct Tensor {
   Initial initial;
 };
 
-// The parameters that are sharded, gathered and reduced together: one flat array of fp32. A block has one of its own; a
+// The parameters that are sharded, gathered and reduced together: one flat array. A block has one of its own; a
 // tied embedding is a group of its own, which two blocks use, so that its shards line up wherever those blocks are.
 struct ParameterGroup {
   std::string name;  // "embedding", "tied", "layer 0", "head"
@@ -92,14 +94,16 @@ struct Model {
 
 Model make_model(const ModelConfig&);
 
-// One micro-batch: `batch` sequences of `sequence` tokens each.
+// One micro-batch: `batch` sequences of `sequence` tokens each, whose activations, and the parameters that they meet,
+// are stored as `dtype`.
 struct MicroBatchShape {
   int64_t batch = 0, sequence = 0;
+  DType dtype = DType::Float32;
   int64_t tokens() const { return batch * sequence; }
 };
 
 BlockBytes block_bytes(const Model&, const Block&, MicroBatchShape, Recompute = Recompute::None);
-uint64_t activation_bytes(const Model&, MicroBatchShape);  // what passes between two blocks: [tokens, hidden] fp32
+uint64_t activation_bytes(const Model&, MicroBatchShape);  // what passes between two blocks: [tokens, hidden]
 // Multiply-adds count as two; backward is twice this. Attention counts the causal half.
 double forward_flops(const Model&, const Block&, MicroBatchShape);
 double recompute_flops(const Model&, const Block&, MicroBatchShape, Recompute);

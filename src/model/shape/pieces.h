@@ -23,7 +23,11 @@ class Carver {
     used_bytes_ += (count + piece_alignment_bytes - 1) / piece_alignment_bytes * piece_alignment_bytes;
     return piece;
   }
-  float* floats(int64_t count) { return reinterpret_cast<float*>(bytes(static_cast<uint64_t>(count) * sizeof(float))); }
+  template <Element T>
+  T* elements(int64_t count) {
+    return reinterpret_cast<T*>(bytes(static_cast<uint64_t>(count) * sizeof(T)));
+  }
+  float* floats(int64_t count) { return elements<float>(count); }
   uint64_t used_bytes() const { return used_bytes_; }
 
  private:
@@ -35,86 +39,102 @@ class Carver {
 // is, all of it is kept, in the order of the pieces.
 struct SavedCarver {
   Recompute recompute = Recompute::None;
-  Carver kept, recomputed;
+  Carver kept{}, recomputed{};
 
   // Where a piece lies that is computed again from this on.
   Carver& of(Recompute from) { return recompute >= from ? recomputed : kept; }
 };
 
-// T tokens, C hidden, F ffn, V vocabulary, H heads, D head width, S sequence; fp32. A family that has no such piece
-// leaves it null.
+// N tokens, C hidden, F ffn, V vocabulary, H heads, D head width, S sequence. T, MicroBatchShape::dtype, is what
+// activations and parameters are stored as; statistics, finished gradients of parameters and rotary tables are fp32. A
+// family that has no such piece leaves it null.
 //
 // What is cheap next to a matrix product is computed again instead of kept: the outputs of norms by backward_weight; of
 // GELU and SwiGLU by backward_input, whose gradient needs most of it anyway. 6 of GPT-2's 15 C a token, for less than a
 // hundredth of a layer's arithmetic.
 
+template <Element T>
 struct LayerSaved {
-  float *mean_1, *rstd_1;  // [T] of the first norm; Llama's has no mean
-  float* qkv;              // [T, (H + 2·kv_heads)·D]: Llama's q and k already rotated
-  float* attention;        // [T, C]: heads side by side, before the output projection
+  float *mean_1, *rstd_1;  // [N] of the first norm; Llama's has no mean
+  T* qkv;                  // [N, (H + 2·kv_heads)·D]: Llama's q and k already rotated
+  T* attention;            // [N, C]: heads side by side, before the output projection
   float* log_sum_exp;      // [batch, H, S]
-  float* residual;         // [T, C]: input + attention's projection
-  float *mean_2, *rstd_2;  // [T] of the second norm
-  float*
-      gate;   // [T, F]: GPT-2's values before GELU, Llama's gate; backward_input overwrites them by GELU's or SwiGLU's
-  float* up;  // [T, F]: Llama
+  T* residual;             // [N, C]: input + attention's projection
+  float *mean_2, *rstd_2;  // [N] of the second norm
+  T* gate;  // [N, F]: GPT-2's values before GELU, Llama's gate; backward_input overwrites them by GELU's or SwiGLU's
+  T* up;    // [N, F]: Llama
   float *cosines, *sines;  // [S, D/2]: Llama
 };
-LayerSaved layer_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);
+template <Element T>
+LayerSaved<T> layer_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);
 
 // The output gradient of each linear that backward_weight needs (the last one's is the block's own output_gradient),
 // the norms' parameter gradients, which are so small that backward_input finishes them, and a copy of the norms'
 // parameters: so backward_weight reads no parameters, and where they are sharded it needs no gather.
+template <Element T>
 struct LayerBetween {
-  float* d_qkv;                // [T, (H + 2·kv_heads)·D]
-  float* d_residual;           // [T, C]
-  float *d_gate, *d_up;        // [T, F]; d_up: Llama
+  T* d_qkv;                    // [N, (H + 2·kv_heads)·D]
+  T* d_residual;               // [N, C]
+  T *d_gate, *d_up;            // [N, F]; d_up: Llama
   float *d_gain_1, *d_bias_1;  // [C]; biases: GPT-2
   float *d_gain_2, *d_bias_2;  // [C]
-  float *gain_1, *bias_1;      // [C]
-  float *gain_2, *bias_2;      // [C]
+  T *gain_1, *bias_1;          // [C]
+  T *gain_2, *bias_2;          // [C]
 };
-LayerBetween layer_between(Carver&, const ModelConfig&, MicroBatchShape);
+template <Element T>
+LayerBetween<T> layer_between(Carver&, const ModelConfig&, MicroBatchShape);
 
+template <Element T>
 struct LayerForwardWork {
-  float* normalised;     // [T, C]
-  float* activated;      // [T, F]
+  T* normalised;         // [N, C]
+  T* activated;          // [N, F]
   std::byte* attention;  // attention_workspace_bytes
 };
-LayerForwardWork layer_forward_work(Carver&, const ModelConfig&, MicroBatchShape);
+template <Element T>
+LayerForwardWork<T> layer_forward_work(Carver&, const ModelConfig&, MicroBatchShape);
 
+template <Element T>
 struct LayerBackwardInputWork {
-  float* d_hidden;       // [T, C]
-  float* d_activated;    // [T, F]: Llama
+  T* d_hidden;           // [N, C]
+  T* d_activated;        // [N, F]: Llama
   std::byte* attention;  // attention_workspace_bytes
 };
-LayerBackwardInputWork layer_backward_input_work(Carver&, const ModelConfig&, MicroBatchShape);
+template <Element T>
+LayerBackwardInputWork<T> layer_backward_input_work(Carver&, const ModelConfig&, MicroBatchShape);
 
+template <Element T>
 struct LayerBackwardWeightWork {
-  float* normalised;   // [T, C]
-  float *mean, *rstd;  // [T]: of the norm computed again
+  T* normalised;       // [N, C]
+  float *mean, *rstd;  // [N]: of the norm computed again
 };
-LayerBackwardWeightWork layer_backward_weight_work(Carver&, const ModelConfig&, MicroBatchShape);
+template <Element T>
+LayerBackwardWeightWork<T> layer_backward_weight_work(Carver&, const ModelConfig&, MicroBatchShape);
 
+template <Element T>
 struct HeadSaved {
-  float *mean, *rstd;  // [T]
-  float* logits;       // [T, V]: backward_input overwrites them by their gradient
-  float* log_sum_exp;  // [T]
+  float *mean, *rstd;  // [N]
+  T* logits;           // [N, V]: backward_input overwrites them by their gradient
+  float* log_sum_exp;  // [N]
 };
-HeadSaved head_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);
+template <Element T>
+HeadSaved<T> head_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);
 
+template <Element T>
 struct HeadBetween {
   float *d_gain, *d_bias;  // [C]; bias: GPT-2
-  float *gain, *bias;      // [C]: copies, as a layer's
+  T *gain, *bias;          // [C]: copies, as a layer's
 };
-HeadBetween head_between(Carver&, const ModelConfig&, MicroBatchShape);
+template <Element T>
+HeadBetween<T> head_between(Carver&, const ModelConfig&, MicroBatchShape);
 
 // The same pieces for each of the head's functions.
+template <Element T>
 struct HeadWork {
-  float* normalised;   // [T, C]: backward_input keeps its gradient here
-  float *mean, *rstd;  // [T]: of the norm computed again
+  T* normalised;       // [N, C]: backward_input keeps its gradient here
+  float *mean, *rstd;  // [N]: of the norm computed again
 };
-HeadWork head_work(Carver&, const ModelConfig&, MicroBatchShape);
+template <Element T>
+HeadWork<T> head_work(Carver&, const ModelConfig&, MicroBatchShape);
 
 // What is booked for the attention kernel's tiles. The kernel says at run time what it needs, and a block refuses to
 // run when that is more.

@@ -16,15 +16,16 @@ double attention_flops(const ModelConfig& config, MicroBatchShape shape) {
   return 2 * (2 * static_cast<double>(shape.tokens() * shape.sequence) * static_cast<double>(config.hidden)) / 2;
 }
 
+// Of what is kept, and of what is computed again.
 template <typename Pieces>
-SavedCarver saved_bytes(Pieces pieces, const ModelConfig& config, MicroBatchShape shape, Recompute recompute) {
-  SavedCarver regions{.recompute = recompute, .kept = {}, .recomputed = {}};
+BlockBytes saved_bytes(Pieces pieces, const ModelConfig& config, MicroBatchShape shape, Recompute recompute) {
+  SavedCarver regions{.recompute = recompute};
   pieces(regions, config, shape);
-  return regions;
+  return {.saved = regions.kept.used_bytes(), .recomputed = regions.recomputed.used_bytes()};
 }
 
 template <typename Region>
-uint64_t bytes_of(Region region, const ModelConfig& config, MicroBatchShape shape) {
+uint64_t region_bytes(Region region, const ModelConfig& config, MicroBatchShape shape) {
   Carver carver;
   region(carver, config, shape);
   return carver.used_bytes();
@@ -32,135 +33,158 @@ uint64_t bytes_of(Region region, const ModelConfig& config, MicroBatchShape shap
 
 }  // namespace
 
-LayerSaved layer_saved(SavedCarver& regions, const ModelConfig& config, MicroBatchShape shape) {
+template <Element T>
+LayerSaved<T> layer_saved(SavedCarver& regions, const ModelConfig& config, MicroBatchShape shape) {
   const int64_t tokens = shape.tokens();
   Carver &carver = regions.of(Recompute::Full), &attention = regions.of(Recompute::Selective);
-  LayerSaved saved{};
+  LayerSaved<T> saved{};
   if (is_gpt2(config)) saved.mean_1 = carver.floats(tokens);
   saved.rstd_1 = carver.floats(tokens);
-  saved.qkv = carver.floats(tokens * qkv_width(config));
-  saved.attention = attention.floats(tokens * config.hidden);
+  saved.qkv = carver.elements<T>(tokens * qkv_width(config));
+  saved.attention = attention.elements<T>(tokens * config.hidden);
   saved.log_sum_exp = attention.floats(tokens * config.heads);
-  saved.residual = carver.floats(tokens * config.hidden);
+  saved.residual = carver.elements<T>(tokens * config.hidden);
   if (is_gpt2(config)) saved.mean_2 = carver.floats(tokens);
   saved.rstd_2 = carver.floats(tokens);
-  saved.gate = carver.floats(tokens * config.ffn);
+  saved.gate = carver.elements<T>(tokens * config.ffn);
   if (!is_gpt2(config)) {
-    saved.up = carver.floats(tokens * config.ffn);
+    saved.up = carver.elements<T>(tokens * config.ffn);
     saved.cosines = carver.floats(shape.sequence * (head_dim(config) / 2));
     saved.sines = carver.floats(shape.sequence * (head_dim(config) / 2));
   }
   return saved;
 }
 
-LayerBetween layer_between(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
+template <Element T>
+LayerBetween<T> layer_between(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
   const int64_t tokens = shape.tokens();
-  LayerBetween between{};
-  between.d_qkv = carver.floats(tokens * qkv_width(config));
-  between.d_residual = carver.floats(tokens * config.hidden);
-  between.d_gate = carver.floats(tokens * config.ffn);
-  if (!is_gpt2(config)) between.d_up = carver.floats(tokens * config.ffn);
+  LayerBetween<T> between{};
+  between.d_qkv = carver.elements<T>(tokens * qkv_width(config));
+  between.d_residual = carver.elements<T>(tokens * config.hidden);
+  between.d_gate = carver.elements<T>(tokens * config.ffn);
+  if (!is_gpt2(config)) between.d_up = carver.elements<T>(tokens * config.ffn);
   between.d_gain_1 = carver.floats(config.hidden);
   between.d_gain_2 = carver.floats(config.hidden);
   if (is_gpt2(config)) {
     between.d_bias_1 = carver.floats(config.hidden);
     between.d_bias_2 = carver.floats(config.hidden);
   }
-  between.gain_1 = carver.floats(config.hidden);
-  between.gain_2 = carver.floats(config.hidden);
+  between.gain_1 = carver.elements<T>(config.hidden);
+  between.gain_2 = carver.elements<T>(config.hidden);
   if (is_gpt2(config)) {
-    between.bias_1 = carver.floats(config.hidden);
-    between.bias_2 = carver.floats(config.hidden);
+    between.bias_1 = carver.elements<T>(config.hidden);
+    between.bias_2 = carver.elements<T>(config.hidden);
   }
   return between;
 }
 
-LayerForwardWork layer_forward_work(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
-  LayerForwardWork work{};
-  work.normalised = carver.floats(shape.tokens() * config.hidden);
-  work.activated = carver.floats(shape.tokens() * config.ffn);
+template <Element T>
+LayerForwardWork<T> layer_forward_work(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
+  LayerForwardWork<T> work{};
+  work.normalised = carver.elements<T>(shape.tokens() * config.hidden);
+  work.activated = carver.elements<T>(shape.tokens() * config.ffn);
   work.attention = carver.bytes(attention_workspace_bytes(config, shape));
   return work;
 }
 
-LayerBackwardInputWork layer_backward_input_work(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
-  LayerBackwardInputWork work{};
-  work.d_hidden = carver.floats(shape.tokens() * config.hidden);
-  if (!is_gpt2(config)) work.d_activated = carver.floats(shape.tokens() * config.ffn);
+template <Element T>
+LayerBackwardInputWork<T> layer_backward_input_work(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
+  LayerBackwardInputWork<T> work{};
+  work.d_hidden = carver.elements<T>(shape.tokens() * config.hidden);
+  if (!is_gpt2(config)) work.d_activated = carver.elements<T>(shape.tokens() * config.ffn);
   work.attention = carver.bytes(attention_workspace_bytes(config, shape));
   return work;
 }
 
-LayerBackwardWeightWork layer_backward_weight_work(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
-  LayerBackwardWeightWork work{};
-  work.normalised = carver.floats(shape.tokens() * config.hidden);
+template <Element T>
+LayerBackwardWeightWork<T> layer_backward_weight_work(Carver& carver, const ModelConfig& config,
+                                                      MicroBatchShape shape) {
+  LayerBackwardWeightWork<T> work{};
+  work.normalised = carver.elements<T>(shape.tokens() * config.hidden);
   if (is_gpt2(config)) work.mean = carver.floats(shape.tokens());
   work.rstd = carver.floats(shape.tokens());
   return work;
 }
 
-HeadSaved head_saved(SavedCarver& regions, const ModelConfig& config, MicroBatchShape shape) {
+template <Element T>
+HeadSaved<T> head_saved(SavedCarver& regions, const ModelConfig& config, MicroBatchShape shape) {
   Carver& carver = regions.of(Recompute::Full);
-  HeadSaved saved{};
+  HeadSaved<T> saved{};
   if (is_gpt2(config)) saved.mean = carver.floats(shape.tokens());
   saved.rstd = carver.floats(shape.tokens());
-  saved.logits = carver.floats(shape.tokens() * config.vocab_size);
+  saved.logits = carver.elements<T>(shape.tokens() * config.vocab_size);
   saved.log_sum_exp = carver.floats(shape.tokens());
   return saved;
 }
 
-HeadBetween head_between(Carver& carver, const ModelConfig& config, MicroBatchShape) {
-  HeadBetween between{};
+template <Element T>
+HeadBetween<T> head_between(Carver& carver, const ModelConfig& config, MicroBatchShape) {
+  HeadBetween<T> between{};
   between.d_gain = carver.floats(config.hidden);
   if (is_gpt2(config)) between.d_bias = carver.floats(config.hidden);
-  between.gain = carver.floats(config.hidden);
-  if (is_gpt2(config)) between.bias = carver.floats(config.hidden);
+  between.gain = carver.elements<T>(config.hidden);
+  if (is_gpt2(config)) between.bias = carver.elements<T>(config.hidden);
   return between;
 }
 
-HeadWork head_work(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
-  HeadWork work{};
-  work.normalised = carver.floats(shape.tokens() * config.hidden);
+template <Element T>
+HeadWork<T> head_work(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
+  HeadWork<T> work{};
+  work.normalised = carver.elements<T>(shape.tokens() * config.hidden);
   if (is_gpt2(config)) work.mean = carver.floats(shape.tokens());
   work.rstd = carver.floats(shape.tokens());
   return work;
 }
 
+#define SHARDPIPE_INSTANCES(T)                                                                                  \
+  template LayerSaved<T> layer_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);                        \
+  template LayerBetween<T> layer_between(Carver&, const ModelConfig&, MicroBatchShape);                         \
+  template LayerForwardWork<T> layer_forward_work(Carver&, const ModelConfig&, MicroBatchShape);                \
+  template LayerBackwardInputWork<T> layer_backward_input_work(Carver&, const ModelConfig&, MicroBatchShape);   \
+  template LayerBackwardWeightWork<T> layer_backward_weight_work(Carver&, const ModelConfig&, MicroBatchShape); \
+  template HeadSaved<T> head_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);                          \
+  template HeadBetween<T> head_between(Carver&, const ModelConfig&, MicroBatchShape);                           \
+  template HeadWork<T> head_work(Carver&, const ModelConfig&, MicroBatchShape)
+SHARDPIPE_INSTANCES(float);
+SHARDPIPE_INSTANCES(BFloat16);
+SHARDPIPE_INSTANCES(Float16);
+
 uint64_t attention_workspace_bytes(const ModelConfig& config, MicroBatchShape shape) {
-  // As kernels/cpu/attention.h says: five tiles of heads, two of scores, a number a query row of one group of heads.
+  // As kernels/cpu/attention.h says: five tiles of heads, two of scores, a number a query row of one group of heads;
+  // and where activations are of 16 bits, fp32 sums of two tiles and of that group's rows.
   constexpr int64_t tile = 64;
-  const int64_t floats =
-      5 * tile * head_dim(config) + 2 * tile * tile + config.heads / config.kv_heads * shape.sequence;
+  const int64_t group = config.heads / config.kv_heads;
+  int64_t floats = 5 * tile * head_dim(config) + 2 * tile * tile + group * shape.sequence;
+  if (shape.dtype != DType::Float32) floats += (2 * tile + group * shape.sequence) * head_dim(config);
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
 
 BlockBytes block_bytes(const Model& model, const Block& block, MicroBatchShape shape, Recompute recompute) {
   const ModelConfig& config = model.config;
-  switch (block.kind) {
-    case BlockKind::Embedding:
-      return {};
-    case BlockKind::Layer: {
-      const SavedCarver saved = saved_bytes(layer_saved, config, shape, recompute);
-      return {.saved = saved.kept.used_bytes(),
-              .recomputed = saved.recomputed.used_bytes(),
-              .between = bytes_of(layer_between, config, shape),
-              .workspace = std::max({bytes_of(layer_forward_work, config, shape),
-                                     bytes_of(layer_backward_input_work, config, shape),
-                                     bytes_of(layer_backward_weight_work, config, shape)})};
+  return with_element(shape.dtype, [&]<Element T>() -> BlockBytes {
+    BlockBytes bytes;
+    switch (block.kind) {
+      case BlockKind::Embedding:
+        return bytes;
+      case BlockKind::Layer:
+        bytes = saved_bytes(layer_saved<T>, config, shape, recompute);
+        bytes.between = region_bytes(layer_between<T>, config, shape);
+        bytes.workspace = std::max({region_bytes(layer_forward_work<T>, config, shape),
+                                    region_bytes(layer_backward_input_work<T>, config, shape),
+                                    region_bytes(layer_backward_weight_work<T>, config, shape)});
+        return bytes;
+      case BlockKind::Head:
+        bytes = saved_bytes(head_saved<T>, config, shape, recompute);
+        bytes.between = region_bytes(head_between<T>, config, shape);
+        bytes.workspace = region_bytes(head_work<T>, config, shape);
+        return bytes;
     }
-    case BlockKind::Head: {
-      const SavedCarver saved = saved_bytes(head_saved, config, shape, recompute);
-      return {.saved = saved.kept.used_bytes(),
-              .recomputed = saved.recomputed.used_bytes(),
-              .between = bytes_of(head_between, config, shape),
-              .workspace = bytes_of(head_work, config, shape)};
-    }
-  }
-  throw InvariantError(fmt::format("block '{}' is of no kind", block.name));
+    throw InvariantError(fmt::format("block '{}' is of no kind", block.name));
+  });
 }
 
 uint64_t activation_bytes(const Model& model, MicroBatchShape shape) {
-  return static_cast<uint64_t>(shape.tokens() * model.config.hidden) * sizeof(float);
+  return static_cast<uint64_t>(shape.tokens() * model.config.hidden) * bytes_of(shape.dtype);
 }
 
 double forward_flops(const Model& model, const Block& block, MicroBatchShape shape) {
