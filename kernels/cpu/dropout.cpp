@@ -79,21 +79,29 @@ struct Philox {
     }
   }
 
-  HWY_INLINE void draw(VPairs block, VPairs (&words)[4]) const {
+  // Of two vectors of counters, because each waits for its own products.
+  HWY_INLINE void draw(const VPairs (&blocks)[2], VPairs (&words)[2][4]) const {
     const Pairs d;
     const Words words_tag;
     const auto product = [&](VPairs v, uint32_t multiplier) HWY_ATTR {
       return hn::MulEven(hn::BitCast(words_tag, v), hn::Set(words_tag, multiplier));
     };
-    VPairs w0 = block, w1 = hn::ShiftRight<32>(block), w2 = hn::Set(d, low(sample)), w3 = hn::Set(d, high(sample));
-    for (const auto& key : keys) {
-      const VPairs product_0 = product(w0, philox_multipliers[0]), product_1 = product(w2, philox_multipliers[1]);
-      w0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product_1), w1), hn::Set(d, key[0]));
-      w1 = product_1;
-      w2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(product_0), w3), hn::Set(d, key[1]));
-      w3 = product_0;
+    for (size_t v = 0; v < 2; ++v) {
+      words[v][0] = blocks[v];
+      words[v][1] = hn::ShiftRight<32>(blocks[v]);
+      words[v][2] = hn::Set(d, low(sample));
+      words[v][3] = hn::Set(d, high(sample));
     }
-    words[0] = w0, words[1] = w1, words[2] = w2, words[3] = w3;
+    for (const auto& key : keys) {
+      for (auto& w : words) {
+        const VPairs product_0 = product(w[0], philox_multipliers[0]);
+        const VPairs product_1 = product(w[2], philox_multipliers[1]);
+        w[0] = hn::Xor(hn::ShiftRight<32>(product_1), hn::Xor(w[1], hn::Set(d, key[0])));
+        w[1] = product_1;
+        w[2] = hn::Xor(hn::ShiftRight<32>(product_0), hn::Xor(w[3], hn::Set(d, key[1])));
+        w[3] = product_0;
+      }
+    }
   }
 };
 
@@ -114,30 +122,35 @@ HWY_INLINE void for_each_words(const Philox& philox, uint64_t first_block, int64
   const VPairs odd = hn::And(lane, hn::Set(d, 1));
   const VPairs place = hn::IfThenElse(hn::Eq(odd, hn::Zero(d)), hn::ShiftRight<1>(lane),
                                       hn::Add(hn::ShiftRight<1>(lane), hn::Set(d, hn::Lanes(d) / 2)));
-  VPairs block = hn::Add(hn::Set(d, first_block), place);
-  VWords first = hn::Zero(words_tag), second = first;
+  const VPairs step = hn::Set(d, hn::Lanes(d));
+  VPairs blocks[2];
+  blocks[0] = hn::Add(hn::Set(d, first_block), place);
+  blocks[1] = hn::Add(blocks[0], step);
+  VWords words[4];
   const auto next = [&]() HWY_ATTR {
-    VPairs words[4];
-    philox.draw(block, words);
-    const VPairs left = join(words[0], words[1]), right = join(words[2], words[3]);
-    first = hn::BitCast(words_tag, hn::InterleaveLower(d, left, right));
-    second = hn::BitCast(words_tag, hn::InterleaveUpper(d, left, right));
-    block = hn::Add(block, hn::Set(d, hn::Lanes(d)));
+    VPairs drawn[2][4];
+    philox.draw(blocks, drawn);
+    for (size_t v = 0; v < 2; ++v) {
+      const VPairs left = join(drawn[v][0], drawn[v][1]), right = join(drawn[v][2], drawn[v][3]);
+      words[2 * v] = hn::BitCast(words_tag, hn::InterleaveLower(d, left, right));
+      words[2 * v + 1] = hn::BitCast(words_tag, hn::InterleaveUpper(d, left, right));
+      blocks[v] = hn::Add(blocks[v], hn::Add(step, step));
+    }
   };
   int64_t i = 0;
-  for (; i + 2 * lanes <= count; i += 2 * lanes) {
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
     next();
-    body(i, AllLanes{}, first);
-    body(i + lanes, AllLanes{}, second);
+    for (int64_t v = 0; v < 4; ++v) body(i + v * lanes, AllLanes{}, words[v]);
   }
   if (i == count) return;
   next();
-  if (i + lanes <= count) {
-    body(i, AllLanes{}, first);
-    i += lanes;
-    first = second;
+  for (size_t v = 0; i < count; ++v, i += lanes) {
+    if (i + lanes <= count) {
+      body(i, AllLanes{}, words[v]);
+    } else {
+      body(i, SomeLanes{static_cast<size_t>(count - i)}, words[v]);
+    }
   }
-  if (i < count) body(i, SomeLanes{static_cast<size_t>(count - i)}, first);
 }
 
 #endif
@@ -223,13 +236,12 @@ void fill_columns(float* multipliers, int64_t key_stride, const Draw& draw, cons
     for (int64_t first = tile.first_key / block_elements * block_elements; first < last_key; first += block_elements) {
       const VPairs even_block = hn::Add(offset, hn::Set(pairs, static_cast<uint64_t>(row + first / block_elements)));
       const VPairs odd_block = hn::Add(even_block, hn::Set(pairs, static_cast<uint64_t>(row_blocks)));
-      VPairs even[4], odd[4];
-      philox.draw(even_block, even);
-      philox.draw(odd_block, odd);
+      VPairs drawn[2][4];
+      philox.draw({even_block, odd_block}, drawn);
       for (int64_t word = 0; word < block_elements; ++word) {
         const int64_t key = first + word - tile.first_key;
         if (key < 0 || key >= tile.keys) continue;
-        const VWords words = hn::BitCast(Words(), join(even[word], odd[word]));
+        const VWords words = hn::BitCast(Words(), join(drawn[0][word], drawn[1][word]));
         lanes.store(keep(words, threshold, scale), d, multipliers + key * key_stride + query);
       }
     }

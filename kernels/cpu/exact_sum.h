@@ -1,6 +1,7 @@
-// Sums of gradients that do not depend on any order: 64-bit fixed point. Each fp32 contribution is rounded once, on its
-// own, to a multiple of a quantum; from there on everything is plain addition of int64, which is associative. So the
-// bits are the same for every order of micro-batches, every grouping over ranks and every library's sum of int64.
+// Sums of gradients that do not depend on any order: 64-bit fixed point. Each contribution (what one micro-batch gives
+// one use of a parameter, in fp32) is rounded once, on its own, to a multiple of a quantum; from there on everything is
+// plain addition of int64, which is associative. So the bits are the same for every order of micro-batches, every
+// grouping over ranks and every library's sum of int64.
 //
 // The form is fixed before a run (it never looks at the data), and is argued like this:
 // - Resolution. The quantum of 2^-30 is an absolute one, of the gradient of the loss SUM: rounding moves a contribution

@@ -256,8 +256,6 @@ TEST(ExactToFloat, IsTheNearestFloatAndHalvesGoToEven) {
       exact_to_float({.quantum_log2 = quantum_log2}, sums.data(), out.data(), static_cast<int64_t>(sums.size()));
       for (size_t i = 0; i < sums.size(); ++i) {
         ASSERT_EQ(out[i], naive_float(sums[i], quantum_log2)) << sums[i];
-        ASSERT_EQ(out[i], std::ldexp(static_cast<float>(sums[i]), quantum_log2))
-            << sums[i] << ", as the processor does";
       }
     }
   });
