@@ -249,6 +249,32 @@ TEST(AttentionDropout, TilesOfAnyCutGiveTheMaskOfTheDefinition) {
   });
 }
 
+// In a long sequence the number of a counter passes 2^32 in the middle of a row (of row 171,798, at key 69,184), and of
+// a vector.
+TEST(AttentionDropout, ALongSequenceUsesAllBitsOfTheCounter) {
+  under_each_target([] {
+    constexpr int64_t sequence = 100'000;
+    const AttentionTile tile{.sample = 5,
+                             .sequence = sequence,
+                             .head = 1,
+                             .first_query = 71'790,
+                             .queries = 20,
+                             .first_key = 69'150,
+                             .keys = 60};
+    Floats rows(20 * 60), columns(20 * 60);
+    attention_dropout_tile(rows.data(), 60, 1, some_key, tile, 0.5f);
+    attention_dropout_tile(columns.data(), 1, 20, some_key, tile, 0.5f);
+    for (int64_t query = 0; query < 20; ++query) {
+      for (int64_t key = 0; key < 60; ++key) {
+        const int64_t element = (sequence + tile.first_query + query) * sequence + tile.first_key + key;
+        const float expected = kept(some_key, 5, static_cast<uint64_t>(element), 0.5f) ? 2.0f : 0.0f;
+        ASSERT_EQ(rows[static_cast<size_t>(query * 60 + key)], expected) << "query " << query << " key " << key;
+        ASSERT_EQ(columns[static_cast<size_t>(key * 20 + query)], expected) << "query " << query << " key " << key;
+      }
+    }
+  });
+}
+
 TEST(AttentionDropout, ProbabilityZeroKeepsEveryElementAsItIs) {
   Floats out(64 * 64);
   attention_dropout_tile(out.data(), 64, 1, some_key, whole_head(0, 1, 64), 0.0f);
