@@ -6,8 +6,9 @@
 // The form is fixed before a run (it never looks at the data), and is argued like this:
 // - Resolution. The quantum of 2^-30 is an absolute one, of the gradient of the loss SUM: rounding moves a contribution
 //   by at most 2^-31 = 4.7e-10. A contribution of 2^-7 or more is held exactly (its last place is a quantum or more);
-//   one of 2^-31 or less, subnormals among them, becomes 0. After the division by the tokens of a step, 2^-31 is far
-//   below the 1e-8 that AdamW adds to its denominator. With a loss scale of 2^s the quantum is 2^(s-30).
+//   one of 2^-31 or less, subnormals among them, becomes 0. The gradient that counts is the sum divided by the tokens,
+//   of which each contribution brings at least one: so it moves by less than 4.7e-10 too, far below the 1e-8 that AdamW
+//   adds to its denominator. Gradients that carry a loss scale of 2^s want a quantum of 2^(s-30).
 // - Range. A sum of N contributions stays within ±2^62 quanta if each is within 2^62 / N, so no sum, whole or partial,
 //   in whatever order, can wrap. Up to 2,048 contributions each may be ±2^51 quanta (±2,097,152 with the quantum of
 //   2^-30: how a double rounds to an integer allows no more); each doubling of N beyond takes one bit. Whether a
