@@ -1,9 +1,12 @@
 // The kernels at the shapes of a small GPT-2: each case ends in the share of its limit that it reaches, `of_fma_peak`
-// or `of_copy` (a memcpy of the same bytes, within the same footprint), both measured by this run.
+// or `of_copy` (a memcpy of the same bytes, within the same footprint), both measured by this run. What is bought at a
+// price (sums that do not depend on an order, dropout) also tells the price: how many times the time and the bytes of
+// the fp32 kernel that it replaces or stands beside.
 //
 //   build/bench/bench_kernels --benchmark_filter=attention
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -12,7 +15,9 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/cross_entropy.h"
+#include "kernels/cpu/dropout.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/exact_sum.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/layernorm.h"
 #include "kernels/cpu/linear.h"
@@ -173,6 +178,29 @@ void stream(const std::string& name, int64_t moved, const Run& run) {
   benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
     Run own = run;
     memory_bound(state, moved, loop(state, own));
+  });
+}
+
+// A kernel that streams `moved` floats for `elements` results, and the fp32 one that it is measured against.
+template <class Run, class Peer>
+void stream_against(const std::string& name, int64_t elements, int64_t moved, const std::string& peer_name,
+                    int64_t peer_moved, const Run& run, const Peer& peer) {
+  benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+    Peer own_peer = peer;
+    own_peer();
+    const int64_t repeats = std::max<int64_t>(1, 40'000'000 / elements);
+    const double start = bench::thread_seconds();
+    for (int64_t i = 0; i < repeats; ++i) {
+      own_peer();
+      benchmark::ClobberMemory();
+    }
+    const double peer_seconds = (bench::thread_seconds() - start) / static_cast<double>(repeats);
+    Run own = run;
+    const double seconds = loop(state, own);
+    memory_bound(state, moved, seconds);
+    state.counters["ns_per_element"] = 1e9 * seconds / static_cast<double>(elements);
+    state.counters["times_" + peer_name] = seconds / peer_seconds;
+    state.counters["bytes_of_" + peer_name] = static_cast<double>(moved) / static_cast<double>(peer_moved);
   });
 }
 
@@ -340,6 +368,56 @@ void optimizers(int64_t count) {
       });
 }
 
+// What --reproducible adds: conversion of each micro-batch's gradients, sums of 8 bytes, and the way back.
+void exact_sums(int64_t count) {
+  const std::string shape = "/count:" + std::to_string(count);
+  const std::vector<int64_t> sums(static_cast<size_t>(count), 1);
+  const ExactForm form{.contributions = 1024};
+  const auto add_floats = [=, x = floats(count), y = floats(count)]() mutable { add(x.data(), y.data(), count); };
+  stream_against(
+      "exact_add" + shape, count, 5 * count, "add", 3 * count,
+      [=, x = floats(count), sum = sums]() mutable {
+        benchmark::DoNotOptimize(exact_add(form, x.data(), sum.data(), count, true));
+      },
+      add_floats);
+  stream_against(
+      "exact_to_float" + shape, count, 3 * count, "add", 3 * count,
+      [=, sum = sums, out = floats(count)]() mutable { exact_to_float(form, sum.data(), out.data(), count); },
+      add_floats);
+  stream_against(
+      "sum_in_order_of_integers/ranks:4" + shape, count, 10 * count, "fp32", 5 * count,
+      [=, a = sums, b = sums, c = sums, d = sums, out = sums]() mutable {
+        const int64_t* in[] = {a.data(), b.data(), c.data(), d.data()};
+        sum_in_order(in, 4, out.data(), count, false);
+      },
+      [=, a = floats(count), b = floats(count), c = floats(count), d = floats(count), out = floats(count)]() mutable {
+        const float* in[] = {a.data(), b.data(), c.data(), d.data()};
+        sum_in_order(in, 4, out.data(), count, false);
+      });
+}
+
+void dropouts(Shape s) {
+  const DropoutKey key{.seed = 1, .step = 2, .layer = 3, .site = 4};
+  const int64_t size = s.tokens * s.hidden;
+  const std::string shape = "/tokens:" + std::to_string(s.tokens) + "/width:" + std::to_string(s.hidden);
+  stream_against(
+      "dropout_forward" + shape, size, 2 * size, "add", 3 * size,
+      [=, x = floats(size), y = floats(size)]() mutable { dropout_forward(x.data(), y.data(), key, 0, 1, size, 0.1f); },
+      [=, x = floats(size), y = floats(size)]() mutable { add(x.data(), y.data(), size); });
+  constexpr int64_t tile = 64, elements = tile * tile;
+  const AttentionTile part{
+      .sample = 1, .sequence = 1024, .head = 3, .first_query = 64, .queries = tile, .first_key = 0, .keys = tile};
+  for (const bool keys_packed : {true, false}) {
+    stream_against(
+        std::string("attention_dropout_tile/packed:") + (keys_packed ? "keys" : "queries"), elements, elements, "add",
+        3 * elements,
+        [=, out = floats(elements)]() mutable {
+          attention_dropout_tile(out.data(), keys_packed ? tile : 1, keys_packed ? 1 : tile, key, part, 0.1f);
+        },
+        [=, x = floats(elements), y = floats(elements)]() mutable { add(x.data(), y.data(), elements); });
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -357,6 +435,9 @@ int main(int argc, char** argv) {
   half_kernels<Float16>(s);
   optimizers(1 << 18);
   optimizers(1 << 22);
+  exact_sums(1 << 18);
+  exact_sums(1 << 22);
+  dropouts(s);
   benchmark::AddCustomContext("processor", bench::processor_name());
   benchmark::AddCustomContext("products", gemm_description());
   benchmark::AddCustomContext("vectors", bench::vector_instructions());

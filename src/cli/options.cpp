@@ -125,7 +125,8 @@ std::vector<Option> make_options() {
 
   add(not_of_verify(plain<Reals>(
       group, Kind::Reals, "block-cost", [](RunConfig & c) -> auto& { return c.block_cost; },
-      "of --model synthetic: milliseconds that a layer's forward, input gradient and weight gradient take",
+      "of --model synthetic: milliseconds that a layer's forward, input gradient and weight gradient take, and, where "
+      "it is not the forward's, its --recompute",
       "10,10,10")));
 
   group = "Data";
@@ -186,7 +187,12 @@ std::vector<Option> make_options() {
       [](RunConfig & c) -> auto& { return c.layout.reshard_after_forward; },
       "ZeRO 3: gather parameters again for the backward (yes), or hold them for the step (no)"));
   add(only(group, "precision", "fp32", "of activations and gradients"));
-  add(only(group, "recompute", "none", "activations that are computed again in the backward"));
+  add(plain<std::string>(
+      group, Kind::Text, "recompute", [](RunConfig & c) -> auto& { return c.layout.recompute; },
+      "what the backward computes again instead of keeping it: full layers, their attention core (selective), every "
+      "N-th layer, or the blocks of a list (0: embedding; such as 1,4-6)"));
+  table.back().placeholder_text = "none|full|selective|every:N|blocks:LIST";
+  table.back().allowed_text = "none, full, selective, every:N, blocks:LIST";
   add(only(group, "offload", "none", "what leaves the device between its uses"));
 
   group = "Training";

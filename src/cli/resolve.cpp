@@ -154,8 +154,10 @@ RunConfig resolve(const Settings& from_file, const Settings& from_flags, std::ve
   if (!unknown.contains("schedule")) derive_own_schedule(config.layout, problems);
   if (problems.size() > before) unknown.insert("schedule");  // said; nothing more about it
   derive_layout(given, config.layout);
-  if (const std::vector<double>& cost = config.block_cost; cost.size() == 3)
-    config.layout.pass_costs = {cost[0], cost[1], cost[2], 0};
+  if (const std::vector<double>& cost = config.block_cost; cost.size() >= 3) {
+    const double recompute = config.layout.recompute == "full" ? (cost.size() > 3 ? cost[3] : cost[0]) : 0;
+    config.layout.pass_costs = {cost[0], cost[1] + recompute, cost[2], 0};
+  }
 
   problems.insert(problems.end(), further_problems.begin(), further_problems.end());
   const std::vector<std::string> of_rules = relevant(problems_of(config), given, unknown);

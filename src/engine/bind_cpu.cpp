@@ -34,6 +34,8 @@ class CpuBinder {
     switch (action.kind) {
       case Kind::Forward:
         return [this, block = &block(action), v = views(action)] { block_forward(*shape_.model, *block, v); };
+      case Kind::Recompute:
+        return [this, block = &block(action), v = views(action)] { block_recompute(*shape_.model, *block, v); };
       case Kind::Backward:
         return [this, block = &block(action), v = views(action)] {
           block_backward_input(*shape_.model, *block, v);
@@ -62,7 +64,8 @@ class CpuBinder {
 
   BlockViews views(const Action& action) const {
     const Block& b = block(action);
-    BlockViews v{.shape = shape_.micro_batch};
+    BlockViews v{.shape = shape_.micro_batch, .recompute = shape_.recompute[action.index]};
+    const BlockBytes bytes = block_bytes(*shape_.model, b, shape_.micro_batch, v.recompute);
     const auto slot_of = [&](uint16_t group) {
       return static_cast<size_t>(std::ranges::find(b.groups, group) - b.groups.begin());
     };
@@ -93,6 +96,9 @@ class CpuBinder {
         case Role::Saved:
           v.saved = arena_.get<std::byte>(buffer);
           break;
+        case Role::Recomputed:
+          v.recomputed = arena_.get<std::byte>(buffer);
+          break;
         case Role::Gradient:
           v.gradients[slot_of(buffer.index)] = floats(use);
           v.accumulate[slot_of(buffer.index)] = use.access == Access::Add;
@@ -101,7 +107,10 @@ class CpuBinder {
           v.workspace = arena_.get<std::byte>(buffer);
           if (action.kind == Kind::Backward) {
             v.between = v.workspace;
-            v.workspace += block_bytes(*shape_.model, b, shape_.micro_batch).between;
+            v.workspace += bytes.between;
+          } else if (action.kind == Kind::Forward) {
+            v.recomputed = v.workspace;
+            v.workspace += bytes.recomputed;
           }
           break;
         case Role::Between:

@@ -172,6 +172,15 @@ void check_stages(const Layout& layout, const Model& model, bool chunks_are_know
                                    blocks, blocks_in_words(model)));
 }
 
+void check_recompute(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
+  if (model.blocks.empty()) return;
+  try {
+    recompute_of_blocks(layout.recompute, model);
+  } catch (const InputError& error) {
+    problems.insert(problems.end(), error.problems().begin(), error.problems().end());
+  }
+}
+
 }  // namespace
 
 int64_t Layout::chunks() const {
@@ -192,6 +201,7 @@ std::vector<std::string> problems_of(const Layout& layout, const Model& model) {
   check_micro_batch_bytes(layout, model, problems);
   check_parameter_bytes(model, problems);
   check_stages(layout, model, chunks_are_known, problems);
+  check_recompute(layout, model, problems);
   return problems;
 }
 

@@ -23,8 +23,9 @@ struct Layout {
   int64_t global_batch_size = 1;           // sequences a step, over all replicas
   ReduceEvery reduce_every = ReduceEvery::Step;
   bool reshard_after_forward =
-      true;                     // ZeRO 3: gather again for the backward (true), or hold the gathered copy for the step
-  std::vector<int64_t> stages;  // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
+      true;  // ZeRO 3: gather again for the backward (true), or hold the gathered copy for the step
+  std::string recompute = "none";  // none, full, selective, every:N, blocks:LIST: see recompute_of_blocks
+  std::vector<int64_t> stages;     // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
 
   int64_t ranks() const { return pp * dp; }
   int64_t chunks() const;                                                                // stages of all ranks
@@ -37,6 +38,15 @@ ReduceEvery default_reduce_every(int zero);  // ZeRO 2 and 3 reduce every micro-
 // Contiguous stages whose largest forward cost is as small as it can be (an exact search over cut points); of those,
 // the one whose stages are the most even. Requires 1 <= count <= number of blocks.
 std::vector<int64_t> balanced_stages(const Model&, int64_t count, MicroBatchShape);
+
+// What each block computes again in its backward:
+//   none       nothing
+//   full       every layer, all but its input
+//   selective  every layer, its attention core alone
+//   every:N    every N-th layer in full, the first of the model among them
+//   blocks:A,B-C   these blocks in full, as they are numbered: 0 is the embedding, the last is the head
+// InputError "--recompute: found …, allowed: …".
+std::vector<Recompute> recompute_of_blocks(const std::string& rule, const Model&);
 
 // Every rule that does not hold, a line each: names the flags, the numbers found, and the nearest right values. A model
 // without blocks is one that is wrong itself: rules that need its blocks are left out. No stages are no

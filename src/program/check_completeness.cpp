@@ -22,10 +22,10 @@ struct GradientState {
 
 struct Counts {
   int micro_batches = 0;
-  std::map<std::pair<uint16_t, uint16_t>, int> forwards, inputs, weights;  // of (block, micro-batch)
-  std::map<uint16_t, int> norms;                                           // of a parameter group
-  std::map<uint16_t, int> losses;                                          // of a micro-batch
-  std::set<uint16_t> tied;                                                 // parameter groups with two uses
+  std::map<std::pair<uint16_t, uint16_t>, int> forwards, recomputes, inputs, weights;  // of (block, micro-batch)
+  std::map<uint16_t, int> norms;                                                       // of a parameter group
+  std::map<uint16_t, int> losses;                                                      // of a micro-batch
+  std::set<uint16_t> tied;                                                             // parameter groups with two uses
 };
 
 class RankRules {
@@ -40,6 +40,9 @@ class RankRules {
       switch (action.kind) {
         case Kind::Forward:
           forward(action);
+          break;
+        case Kind::Recompute:
+          recompute(action);
           break;
         case Kind::Backward:
           backward_input(action);
@@ -90,6 +93,14 @@ class RankRules {
   void forward(const Action& action) {
     if (++counts_.forwards[{action.index, action.micro_batch}] > 1)
       finding("each block runs forward once a micro-batch");
+  }
+
+  void recompute(const Action& action) {
+    const std::pair run(action.index, action.micro_batch);
+    if (!counts_.forwards.contains(run)) finding("a block is computed again after its forward");
+    if (counts_.inputs.contains(run) || counts_.weights.contains(run))
+      finding("a block is computed again before its backward");
+    if (++counts_.recomputes[run] > 1) finding("a block is computed again at most once a micro-batch");
   }
 
   void backward_input(const Action& action) {
@@ -238,7 +249,7 @@ void check_completeness(const Program& program, std::vector<Finding>& findings) 
   }
   // A block or micro-batch that some rank runs must be run through and through; numbers that nobody runs are gaps.
   std::set<uint16_t> blocks, micro_batches;
-  for (const auto* runs : {&counts.forwards, &counts.inputs, &counts.weights})
+  for (const auto* runs : {&counts.forwards, &counts.recomputes, &counts.inputs, &counts.weights})
     for (const auto& [run, times] : *runs) {
       blocks.insert(run.first);
       micro_batches.insert(run.second);

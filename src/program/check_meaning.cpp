@@ -55,6 +55,13 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
           {.role = Role::Loss, .accesses = write, .micro_batch = m, .least = 1 - has_output, .most = 1 - has_output},
           {.role = Role::Saved, .accesses = write, .index = i, .micro_batch = m, .least = 0},
           {.role = Role::Workspace, .accesses = write, .least = 0}};
+    case Kind::Recompute:  // from the block's input and its parameters, or from what was kept
+      return {{.role = Role::Targets, .accesses = read, .micro_batch = m, .least = 0, .most = 1 - has_output},
+              {.role = Role::Parameters, .accesses = read, .least = 0, .most = any_number, .any_index = true},
+              {.role = Role::Activation, .accesses = read, .index = i, .micro_batch = m, .least = 0, .most = has_input},
+              {.role = Role::Saved, .accesses = read, .index = i, .micro_batch = m, .least = 0},
+              {.role = Role::Recomputed, .accesses = write, .index = i, .micro_batch = m},
+              {.role = Role::Workspace, .accesses = write, .least = 0}};
     case Kind::BackwardInput:
       return {
           {.role = Role::Targets, .accesses = read, .micro_batch = m, .least = 1 - has_output, .most = 1 - has_output},
@@ -67,6 +74,7 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
            .least = has_output,
            .most = has_output},
           {.role = Role::Saved, .accesses = add, .index = i, .micro_batch = m, .least = 0},
+          {.role = Role::Recomputed, .accesses = add, .index = i, .micro_batch = m, .least = 0},
           {.role = Role::ActivationGradient, .accesses = write, .index = i, .micro_batch = m},
           {.role = Role::Between, .accesses = write, .index = i, .micro_batch = m, .least = 0},
           {.role = Role::Workspace, .accesses = write, .least = 0}};
@@ -80,6 +88,7 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
                .least = has_output,
                .most = has_output},
               {.role = Role::Saved, .accesses = read, .index = i, .micro_batch = m, .least = 0},
+              {.role = Role::Recomputed, .accesses = read, .index = i, .micro_batch = m, .least = 0},
               {.role = Role::Between, .accesses = read, .index = i, .micro_batch = m, .least = 0},
               {.role = Role::Gradient, .accesses = write_or_add, .least = 0, .most = any_number, .any_index = true},
               {.role = Role::Gradient,
@@ -102,6 +111,7 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
            .least = has_output,
            .most = has_output},
           {.role = Role::Saved, .accesses = add, .index = i, .micro_batch = m, .least = 0},
+          {.role = Role::Recomputed, .accesses = add, .index = i, .micro_batch = m, .least = 0},
           {.role = Role::ActivationGradient,
            .accesses = write,
            .index = i,
@@ -207,7 +217,8 @@ void check_meaning(const Program& program, std::vector<Finding>& findings) {
                             fmt::format("{}: not {}", place(program, r, a), name_of(buffer))});
         told = true;
       }
-      const bool reads = is_compute(action.kind) && action.kind != Kind::BackwardWeight;
+      const bool reads = is_compute(action.kind) && action.kind != Kind::BackwardWeight &&
+                         !(action.kind == Kind::Recompute && parameters.empty());
       if (reads && groups_of_block.try_emplace(action.index, parameters).first->second != parameters)
         findings.push_back({"a block reads the same parameter groups whenever it runs", place(program, r, a)});
       if (told) continue;

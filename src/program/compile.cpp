@@ -22,7 +22,8 @@ StepShape step_shape(const Model& model, const Layout& layout, uint64_t optimize
       .micro_batch = {layout.micro_batch_size, model.config.seq_len},
       .residency = residency(layout.zero, layout.reduce_every),
       .first_block = {},
-      .optimizer_states_per_element = optimizer_states_per_element};
+      .optimizer_states_per_element = optimizer_states_per_element,
+      .recompute = recompute_of_blocks(layout.recompute, model)};
   const std::vector<int64_t> stages =
       layout.stages.empty() ? balanced_stages(model, layout.chunks(), shape.micro_batch) : layout.stages;
   check_invariant(stages.size() == shape.schedule.chunks, "{} stages for {} chunks", stages.size(),
@@ -57,13 +58,10 @@ std::vector<uint16_t> blocks_of_pass(const StepShape& shape, const Cell& cell) {
 
 std::span<const CompilerPass> passes() {
   static constexpr std::array table{
-      CompilerPass{"blocks", pass_blocks},
-      CompilerPass{"transfers", pass_transfers},
-      CompilerPass{"gather", pass_gather},
-      CompilerPass{"reduce", pass_reduce},
-      CompilerPass{"tied", pass_tied},
-      CompilerPass{"optimizer", pass_optimizer},
-      CompilerPass{"place_buffers", pass_place_buffers},
+      CompilerPass{"blocks", pass_blocks},       CompilerPass{"transfers", pass_transfers},
+      CompilerPass{"recompute", pass_recompute}, CompilerPass{"gather", pass_gather},
+      CompilerPass{"reduce", pass_reduce},       CompilerPass{"tied", pass_tied},
+      CompilerPass{"optimizer", pass_optimizer}, CompilerPass{"place_buffers", pass_place_buffers},
       CompilerPass{"order", pass_order},
   };
   return table;

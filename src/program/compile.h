@@ -23,6 +23,7 @@ struct StepShape {
   Residency residency;
   std::vector<uint16_t> first_block;      // of each chunk; one more at the end: the number of blocks
   uint64_t optimizer_states_per_element;  // 2 for AdamW, 0 for SGD
+  std::vector<Recompute> recompute;       // of each block
   const Program* resident = nullptr;      // place resident buffers where this program has them
 
   uint16_t blocks() const { return static_cast<uint16_t>(model->blocks.size()); }
@@ -49,6 +50,7 @@ Program compile(const StepShape&);
 // The passes, in their order.
 Program pass_blocks(Program, const StepShape&);
 Program pass_transfers(Program, const StepShape&);
+Program pass_recompute(Program, const StepShape&);
 Program pass_gather(Program, const StepShape&);
 Program pass_reduce(Program, const StepShape&);
 Program pass_tied(Program, const StepShape&);

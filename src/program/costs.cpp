@@ -21,6 +21,8 @@ double seconds_of(const CostModel& costs, const Program& program, uint16_t pipel
   switch (action.kind) {
     case Kind::Forward:
       return block_of(costs, action).forward;
+    case Kind::Recompute:
+      return block_of(costs, action).recompute;
     case Kind::Backward:
       return block_of(costs, action).backward_input + block_of(costs, action).backward_weight;
     case Kind::BackwardInput:
@@ -43,11 +45,14 @@ double seconds_of(const CostModel& costs, const Program& program, uint16_t pipel
   return costs.update.seconds(bytes);
 }
 
-std::vector<BlockSeconds> block_seconds_at(const Model& model, MicroBatchShape micro_batch, double flops_per_second) {
+std::vector<BlockSeconds> block_seconds_at(const Model& model, MicroBatchShape micro_batch, double flops_per_second,
+                                           std::span<const Recompute> of_blocks) {
   std::vector<BlockSeconds> seconds;
-  for (const Block& block : model.blocks) {
-    const double forward = forward_flops(model, block, micro_batch) / flops_per_second;
-    seconds.push_back({forward, forward, forward});
+  for (size_t b = 0; b < model.blocks.size(); ++b) {
+    const Recompute recompute = b < of_blocks.size() ? of_blocks[b] : Recompute::None;
+    const double forward = forward_flops(model, model.blocks[b], micro_batch) / flops_per_second;
+    const double again = recompute_flops(model, model.blocks[b], micro_batch, recompute) / flops_per_second;
+    seconds.push_back({forward, forward, forward, again});
   }
   return seconds;
 }

@@ -2,6 +2,7 @@
 // of a rank do not slow each other down in it (a transfer that takes memory bandwidth from arithmetic): figures are
 // those of lanes that share nothing.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "model/shape/model.h"
@@ -12,6 +13,7 @@ namespace shardpipe {
 // Of one block over one micro-batch. A whole backward takes both its parts.
 struct BlockSeconds {
   double forward = 0, backward_input = 0, backward_weight = 0;
+  double recompute = 0;  // where the program has it computed again
 };
 
 // What grows with bytes: a fixed part, then a rate.
@@ -34,7 +36,8 @@ struct CostModel {
 double seconds_of(const CostModel&, const Program&, uint16_t pipeline_rank, const Action&);
 
 // A forward at this rate, and each part of the backward the same (forward_flops: a backward is twice a forward).
-std::vector<BlockSeconds> block_seconds_at(const Model&, MicroBatchShape, double flops_per_second);
+std::vector<BlockSeconds> block_seconds_at(const Model&, MicroBatchShape, double flops_per_second,
+                                           std::span<const Recompute> of_blocks = {});
 // Of a model whose blocks of one kind take a fixed time.
 std::vector<BlockSeconds> fixed_block_seconds(const Model&, const BlockSeconds& embedding, const BlockSeconds& layer,
                                               const BlockSeconds& head);

@@ -15,6 +15,7 @@ uint64_t& counter(RankMemory& memory, const Buffer& buffer) {
       return memory.inputs;
     case Role::Activation:
     case Role::Saved:
+    case Role::Recomputed:
     case Role::Between:
     case Role::ActivationGradient:
       return memory.activations;

@@ -10,6 +10,7 @@ namespace shardpipe {
 
 enum class Kind : uint8_t {
   Forward,         // of one block
+  Recompute,       // what its forward had for the backward and did not keep
   Backward,        // of one block: input gradient, then weight gradients
   BackwardInput,   // the input gradient alone; not of the embedding, which has none
   BackwardWeight,  // the weight gradients, later
@@ -24,9 +25,7 @@ enum class Kind : uint8_t {
 };
 
 // The arithmetic of a block for a micro-batch.
-constexpr bool is_compute(Kind kind) {
-  return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::BackwardInput || kind == Kind::BackwardWeight;
-}
+constexpr bool is_compute(Kind kind) { return kind <= Kind::BackwardWeight; }
 // What completes a micro-batch's gradients of a block's parameters.
 constexpr bool gives_gradients(Kind kind) { return kind == Kind::Backward || kind == Kind::BackwardWeight; }
 
@@ -40,6 +39,7 @@ enum class Role : uint8_t {
   Targets,             // the same, one token later
   Activation,          // [tokens, hidden]: the input of block `index`
   Saved,               // what block `index` keeps for its backward
+  Recomputed,          // what a Recompute makes again for it
   Between,             // what BackwardInput keeps for BackwardWeight
   ActivationGradient,  // gradient of Activation
   Workspace,           // scratch of the compute lane

@@ -11,15 +11,27 @@ namespace {
 
 constexpr std::array<std::string_view, lane_count> lane_names{"compute",  "send-fwd", "recv-fwd", "send-bwd",
                                                               "recv-bwd", "gather",   "reduce"};
-constexpr std::array<std::string_view, 14> role_names{
-    "tokens",    "targets",    "activation", "saved",    "between",         "activation-gradient",
-    "workspace", "parameters", "shard",      "gradient", "optimizer-state", "loss",
-    "slots",     "scalars"};
-constexpr std::array<std::string_view, 12> kind_names{
-    "F", "B", "I", "W", "send", "receive", "unshard", "reduce", "sum-tied", "gradient-norm", "clip", "optimizer-step"};
+constexpr std::array<std::string_view, 15> role_names{
+    "tokens",    "targets",    "activation", "saved",    "recomputed",      "between", "activation-gradient",
+    "workspace", "parameters", "shard",      "gradient", "optimizer-state", "loss",    "slots",
+    "scalars"};
+constexpr std::array<std::string_view, 13> kind_names{"F",
+                                                      "R",
+                                                      "B",
+                                                      "I",
+                                                      "W",
+                                                      "send",
+                                                      "receive",
+                                                      "unshard",
+                                                      "reduce",
+                                                      "sum-tied",
+                                                      "gradient-norm",
+                                                      "clip",
+                                                      "optimizer-step"};
 
 bool of_a_block(Role role) {
-  return role == Role::Activation || role == Role::Saved || role == Role::Between || role == Role::ActivationGradient;
+  return role == Role::Activation || role == Role::Saved || role == Role::Recomputed || role == Role::Between ||
+         role == Role::ActivationGradient;
 }
 bool of_a_block(Kind kind) { return is_compute(kind) || kind == Kind::Send || kind == Kind::Receive; }
 

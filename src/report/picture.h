@@ -10,8 +10,17 @@
 
 namespace shardpipe {
 
-enum class BoxKind : uint8_t { Forward, Backward, BackwardInput, BackwardWeight, Transfer, Collective, Other };
-inline constexpr size_t box_kinds = 7;
+enum class BoxKind : uint8_t {
+  Forward,
+  Recompute,
+  Backward,
+  BackwardInput,
+  BackwardWeight,
+  Transfer,
+  Collective,
+  Other
+};
+inline constexpr size_t box_kinds = 8;
 constexpr bool is_pass(BoxKind kind) { return kind <= BoxKind::BackwardWeight; }
 
 // Two passes that run together are two boxes of the same times, one above the other in one outline.

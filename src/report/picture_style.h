@@ -14,7 +14,7 @@ struct Rgb {
 };
 
 // Colours of Okabe and Ito, which colour-blind people can tell apart; forward, backward, input and weight part also
-// differ in lightness (46, 71, 62, 90 of 100), so that a grey print still tells them apart.
+// differ in lightness (46, 71, 62, 90 of 100; a forward again 81), so that a grey print still tells them apart.
 struct KindStyle {
   char letter;
   std::string_view name;
@@ -22,6 +22,7 @@ struct KindStyle {
 };
 inline constexpr std::array<KindStyle, box_kinds> kind_styles{{
     {'F', "forward", {0x00, 0x72, 0xB2}},
+    {'R', "forward again", {0x9A, 0xD0, 0xF5}},
     {'B', "backward", {0xE6, 0x9F, 0x00}},
     {'I', "backward, input part", {0xCC, 0x79, 0xA7}},
     {'W', "backward, weight part", {0xF0, 0xE4, 0x42}},

@@ -104,10 +104,10 @@ void check_block_cost(Problems& problems, const RunConfig& config) {
         fmt::format("{}: found with --model {}, whose blocks take what they take; allowed: with --model "
                     "synthetic",
                     found, config.model.name));
-  if (cost.size() != 3)
+  if (cost.size() != 3 && cost.size() != 4)
     problems.push_back(
         fmt::format("{}: found {} numbers, allowed: 3, milliseconds of a layer's forward, input and weight "
-                    "gradients",
+                    "gradients, or a fourth for --recompute",
                     found, cost.size()));
   for (const double milliseconds : cost)
     if (!(milliseconds > 0 && milliseconds <= most)) {

@@ -36,7 +36,8 @@ struct RunConfig {
   Layout layout;
   OptimizerConfig optimizer;
   DataConfig data;
-  std::vector<double> block_cost;  // of a synthetic model: milliseconds of a layer's F, I and W; empty: 10, 10, 10
+  std::vector<double>
+      block_cost;  // of a synthetic model: milliseconds of a layer's F, I, W and R (none: as F); empty: 10, 10, 10
   int64_t steps = 100;
   uint64_t seed = 1;
   int64_t eval_every = 0;       // steps; 0: only after the last step, when there is a held-out part

@@ -16,6 +16,8 @@ BoxKind kind_of(Kind kind) {
   switch (kind) {
     case Kind::Forward:
       return BoxKind::Forward;
+    case Kind::Recompute:
+      return BoxKind::Recompute;
     case Kind::Backward:
       return BoxKind::Backward;
     case Kind::BackwardInput:

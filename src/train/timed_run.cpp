@@ -16,7 +16,8 @@ namespace shardpipe {
 CostModel synthetic_costs(const RunConfig& config, const Model& model) {
   const std::vector<double> usual{10, 10, 10};
   const std::vector<double>& milliseconds = config.block_cost.empty() ? usual : config.block_cost;
-  const BlockSeconds layer{milliseconds[0] / 1e3, milliseconds[1] / 1e3, milliseconds[2] / 1e3};
+  const double recompute = milliseconds.size() > 3 ? milliseconds[3] : milliseconds[0];
+  const BlockSeconds layer{milliseconds[0] / 1e3, milliseconds[1] / 1e3, milliseconds[2] / 1e3, recompute / 1e3};
   return {.blocks = fixed_block_seconds(model, {}, layer, {}),
           .message = {},
           .collective = {},

@@ -43,9 +43,10 @@ std::vector<std::string> warnings_of(const RunConfig& config, int64_t training_t
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (held.arena > machine_bytes)
     warnings.push_back(fmt::format(
-        "all ranks together hold {}, of which {} are activations that nothing recomputes; this machine has {}: a "
-        "smaller --micro-batch-size, --schedule 1f1b or a higher --zero hold less",
-        human_bytes(held.arena), human_bytes(held.activations), human_bytes(machine_bytes)));
+        "all ranks together hold {}, of which {} are activations; this machine has {}: {}a smaller --micro-batch-size, "
+        "--schedule 1f1b or a higher --zero hold less",
+        human_bytes(held.arena), human_bytes(held.activations), human_bytes(machine_bytes),
+        config.layout.recompute == "none" ? "--recompute full, " : ""));
   return warnings;
 }
 

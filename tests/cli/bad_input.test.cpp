@@ -104,7 +104,9 @@ INSTANTIATE_TEST_SUITE_P(
                  {"--data-format", "uint8"},
                  {{"--data-format: found 'uint8'", "allowed: text, uint16, uint32"}}},
         BadInput{"PrecisionNotThere", {"--precision", "bf16"}, {{"--precision: found 'bf16'", "allowed: fp32"}}},
-        BadInput{"RecomputeNotThere", {"--recompute", "full"}, {{"--recompute: found 'full'", "allowed: none"}}},
+        BadInput{"RecomputeNotThere",
+                 {"--recompute", "all"},
+                 {{"--recompute: found 'all'", "allowed: none, full, selective, every:N"}}},
         BadInput{"OffloadNotThere", {"--offload", "optimizer"}, {{"--offload: found 'optimizer'", "allowed: none"}}}),
     name_of);
 

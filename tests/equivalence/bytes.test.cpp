@@ -48,7 +48,11 @@ void for_each_layout(const std::function<void(const Layout&)>& visit) {
             if (zero < 3 && !reshard) continue;  // says nothing there
             Layout layout = tiny_layout(pp, dp, zero, 2, reduce_every);
             layout.reshard_after_forward = reshard;
-            visit(layout);
+            // By which nothing on the wire may change: a backward shares the gather of what it computes again.
+            for (const char* rule : {"none", "full", "selective"}) {
+              layout.recompute = rule;
+              visit(layout);
+            }
           }
 }
 

@@ -95,6 +95,7 @@ inline std::string describe(const RunConfig& config) {
                                  layout.dp, layout.zero, layout.micro_batches(), layout.schedule,
                                  layout.reduce_every == ReduceEvery::Micro ? "micro" : "step");
   if (!layout.reshard_after_forward) text += ", not resharded after forward";
+  if (layout.recompute != "none") text += ", recompute " + layout.recompute;
   if (!layout.stages.empty()) text += fmt::format(", stages {}", fmt::join(layout.stages, ","));
   return text;
 }

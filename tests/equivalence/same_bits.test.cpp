@@ -92,6 +92,16 @@ TEST_P(SameBitsToo, WithManyChunksARank) {
       expect_plain_bits();
     }
 }
+TEST_P(SameBitsToo, WhateverIsComputedAgain) {
+  for (const char* rule : {"full", "selective", "every:2", "blocks:0-1,4-5"})
+    for (const std::string& schedule : schedule_names())
+      for (const int zero : {0, 3}) {
+        config_.layout.recompute = rule;
+        config_.layout.schedule = schedule;
+        config_.layout.zero = zero;
+        expect_plain_bits();
+      }
+}
 TEST_P(SameBitsToo, OfUnevenStages) {
   for (const std::vector<int64_t>& stages :
        {std::vector<int64_t>{1, 5}, {5, 1}, {1, 1, 4}, {2, 3, 1}, {1, 1, 1, 1, 1, 1}}) {

@@ -147,6 +147,60 @@ TEST(LayoutRules, ModelWithoutBlocksLeavesOutOnlyTheRulesThatNeedThem) {
               ElementsAre(HasSubstr("--dp"), HasSubstr("found 2 stages")));
 }
 
+// "-", "S" or "F" of each block: embedding, layers, head.
+std::string recompute_in_letters(const std::string& rule, int64_t layers) {
+  ModelConfig config = model_preset("gpt2-tiny");
+  config.layers = layers;
+  std::string letters;
+  for (const Recompute of_block : recompute_of_blocks(rule, make_model(config)))
+    letters += "-SF"[static_cast<size_t>(of_block)];
+  return letters;
+}
+
+TEST(RecomputeRule, SaysWhichBlocks) {
+  EXPECT_EQ(recompute_in_letters("none", 4), "------");
+  EXPECT_EQ(recompute_in_letters("full", 4), "-FFFF-");
+  EXPECT_EQ(recompute_in_letters("selective", 4), "-SSSS-");
+  EXPECT_EQ(recompute_in_letters("every:1", 4), "-FFFF-");
+  EXPECT_EQ(recompute_in_letters("every:2", 5), "-F-F-F-");
+  EXPECT_EQ(recompute_in_letters("every:3", 4), "-F--F-");
+  EXPECT_EQ(recompute_in_letters("blocks:0,2-3,5", 4), "F-FF-F");
+  EXPECT_EQ(recompute_in_letters("blocks:1", 4), "-F----");
+}
+
+TEST(RecomputeRule, AnyOtherIsRefusedWithWhatIsAllowed) {
+  for (const char* rule : {"",
+                           "Full",
+                           "full ",
+                           "every",
+                           "every:",
+                           "every:0",
+                           "every:-1",
+                           "every:9",
+                           "every:1.5",
+                           "every:2x",
+                           "blocks",
+                           "blocks:",
+                           "blocks:6",
+                           "blocks:1,",
+                           "blocks:,1",
+                           "blocks:1,,2",
+                           "blocks:3-1",
+                           "blocks:1-",
+                           "blocks:-2",
+                           "blocks:1-2-3",
+                           "blocks:99999999999999999999",
+                           "none,full"}) {
+    Layout layout;
+    layout.recompute = rule;
+    EXPECT_THAT(
+        problems(layout),
+        ElementsAre(AllOf(HasSubstr("--recompute: found '" + std::string(rule) + "', allowed: none, full, selective"),
+                          HasSubstr("every:N (1 to 4 layers)"), HasSubstr("of 0 to 5"))))
+        << rule;
+  }
+}
+
 TEST(ReduceEvery, FollowsTheZeroStage) {
   EXPECT_EQ(default_reduce_every(0), ReduceEvery::Step);
   EXPECT_EQ(default_reduce_every(1), ReduceEvery::Step);

@@ -50,12 +50,15 @@ class WatchedMemory {
 };
 
 struct BlockRun {
-  BlockRun(const Model& of_model, const Block& of_block, MicroBatchShape of_shape, uint64_t seed)
+  BlockRun(const Model& of_model, const Block& of_block, MicroBatchShape of_shape, uint64_t seed,
+           Recompute of_recompute = Recompute::None)
       : model(of_model),
         block(of_block),
         shape(of_shape),
-        bytes(block_bytes(model, block, shape)),
+        recompute(of_recompute),
+        bytes(block_bytes(model, block, shape, recompute)),
         saved(bytes.saved),
+        recomputed(bytes.recomputed),
         between(bytes.between),
         workspace(bytes.workspace) {
     std::mt19937_64 random(seed);
@@ -106,6 +109,8 @@ struct BlockRun {
                    .output_gradient = stored_output_gradient.data(),
                    .input_gradient = stored_input_gradient.data(),
                    .saved = saved.data(),
+                   .recomputed = recomputed.data(),
+                   .recompute = recompute,
                    .between = between.data(),
                    .workspace = workspace.data(),
                    .loss = &loss,
@@ -118,6 +123,7 @@ struct BlockRun {
     return all;
   }
   void forward() { call(block_forward); }
+  void compute_again() { call(block_recompute); }
   void backward_input() { call(block_backward_input); }
   void backward_weight() { call(block_backward_weight); }
   void run() {
@@ -169,8 +175,9 @@ struct BlockRun {
   const Model& model;
   const Block& block;
   MicroBatchShape shape;
+  Recompute recompute;
   BlockBytes bytes;
-  WatchedMemory saved, between, workspace;
+  WatchedMemory saved, recomputed, between, workspace;
   std::vector<std::vector<float>> parameters, gradients;              // in the order of Block::groups
   std::vector<float> input, output, output_gradient, input_gradient;  // values that shape.dtype can store
   std::array<std::vector<std::byte>, 2> stored_parameters;

@@ -13,7 +13,9 @@ namespace {
 
 class Blocks : public testing::TestWithParam<BlockCase> {
  protected:
-  BlockRun start(uint64_t seed) const { return {model_, block_, GetParam().shape(), seed}; }
+  BlockRun start(uint64_t seed, Recompute recompute = Recompute::None) const {
+    return {model_, block_, GetParam().shape(), seed, recompute};
+  }
   bool is_embedding() const { return block_.kind == BlockKind::Embedding; }
 
   const Model model_ = make_model(GetParam().model);
@@ -104,7 +106,37 @@ TEST_P(Blocks, BackwardWeightGivesTheSameBitsLater) {
   }
 }
 
-// Recomputation runs forward again before backward.
+// The forward's workspace, its output and its loss are gone when what it had is computed again.
+TEST_P(Blocks, RecomputeGivesTheSameBitsAndTouchesWhatItDeclares) {
+  BlockRun kept = start(1);
+  kept.run();
+  for (const Recompute recompute : {Recompute::Selective, Recompute::Full}) {
+    BlockRun run = start(1, recompute);
+    EXPECT_EQ(run.bytes.saved + run.bytes.recomputed, kept.bytes.saved);
+    run.forward();
+    EXPECT_TRUE(same_bits(run.output, kept.output));
+    run.recomputed.fill_with_nans();
+    run.workspace.fill_with_nans();
+    std::ranges::fill(run.output, BlockRun::nan);
+    run.loss = {.loss = -1, .tokens = -1};
+    const std::vector<std::byte> saved(run.saved.data(), run.saved.data() + run.bytes.saved);
+    run.compute_again();
+    EXPECT_TRUE(std::ranges::equal(saved, std::span(run.saved.data(), run.bytes.saved)));
+    EXPECT_TRUE(run.recomputed.is_used_to_the_end());
+    EXPECT_TRUE(std::ranges::all_of(run.output, [](float x) { return std::isnan(x); }));
+    EXPECT_EQ(run.loss.loss, -1);
+    run.workspace.fill_with_nans();
+    run.backward_input();
+    EXPECT_TRUE(is_embedding() || same_bits(run.input_gradient, kept.input_gradient));
+    run.workspace.fill_with_nans();
+    run.backward_weight();
+    for (size_t slot = 0; slot < block_.groups.size(); ++slot)
+      EXPECT_TRUE(same_bits(run.gradients[slot], kept.gradients[slot]));
+    for (WatchedMemory* memory : {&run.saved, &run.recomputed, &run.between, &run.workspace})
+      EXPECT_TRUE(memory->borders_are_whole());
+  }
+}
+
 TEST_P(Blocks, ForwardAgainGivesTheSameBits) {
   BlockRun run = start(1);
   run.forward();

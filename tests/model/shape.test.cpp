@@ -231,6 +231,27 @@ TEST(Sizes, HalfOfItIn16BitsButForStatisticsAndFinishedGradients) {
   }
 }
 
+// Full keeps the block's input alone, which is not among its saved bytes; selective does not keep the attention's
+// output and its statistics.
+TEST(Sizes, RecomputeMovesBytesFromWhatIsKeptToWhatIsMadeAgain) {
+  for (const char* preset : {"gpt2-124m", "llama-1b"}) {
+    const Model model = make_model(model_preset(preset));
+    const MicroBatchShape shape{2, 1024};
+    const uint64_t kept = block_bytes(model, model.blocks[1], shape).saved;
+    const uint64_t attention =
+        activation_bytes(model, shape) + static_cast<uint64_t>(shape.tokens() * model.config.heads) * 4;
+    const BlockBytes selective = block_bytes(model, model.blocks[1], shape, Recompute::Selective);
+    EXPECT_EQ(selective.recomputed, attention);
+    EXPECT_EQ(selective.saved, kept - attention);
+    const BlockBytes full = block_bytes(model, model.blocks[1], shape, Recompute::Full);
+    EXPECT_EQ(full.recomputed, kept);
+    EXPECT_EQ(full.saved, 0);
+    const uint64_t head = block_bytes(model, model.blocks.back(), shape).saved;
+    EXPECT_EQ(block_bytes(model, model.blocks.back(), shape, Recompute::Selective).saved, head);
+    EXPECT_EQ(block_bytes(model, model.blocks.back(), shape, Recompute::Full).recomputed, head);
+  }
+}
+
 TEST(Sizes, BookedAttentionWorkspaceIsWhatTheKernelNeeds) {
   for (const std::string& preset : model_presets()) {
     const ModelConfig config = model_preset(preset);
@@ -252,6 +273,14 @@ TEST(Flops, CountMatricesTwiceAndHalfOfAttention) {
   EXPECT_EQ(forward_flops(model, model.blocks[1], {2, 512}),
             2 * tokens * 12 * hidden * hidden + 2 * tokens * 512 * hidden);
   EXPECT_EQ(forward_flops(model, model.blocks.back(), {2, 512}), 2 * tokens * hidden * 50257);
+  const auto again = [&](size_t block, Recompute recompute) {
+    return recompute_flops(model, model.blocks[block], {2, 512}, recompute);
+  };
+  EXPECT_EQ(again(1, Recompute::None), 0);
+  EXPECT_EQ(again(1, Recompute::Selective), 2 * tokens * 512 * hidden);
+  EXPECT_EQ(again(1, Recompute::Full), 2 * tokens * 8 * hidden * hidden + 2 * tokens * 512 * hidden);
+  EXPECT_EQ(again(0, Recompute::Full), 0);
+  EXPECT_EQ(again(13, Recompute::Full), forward_flops(model, model.blocks[13], {2, 512}));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <array>
 #include <functional>
 #include <string>
 
@@ -40,9 +41,10 @@ inline Layout tiny_layout(std::string schedule, int64_t pp, int64_t micro_batche
 }
 
 inline std::string to_string(const Layout& layout) {
-  return fmt::format("{} pp {} dp {} zero {} m {} reduce {}{}", layout.schedule, layout.pp, layout.dp, layout.zero,
+  return fmt::format("{} pp {} dp {} zero {} m {} reduce {}{}{}", layout.schedule, layout.pp, layout.dp, layout.zero,
                      layout.micro_batches(), layout.reduce_every == ReduceEvery::Micro ? "micro" : "step",
-                     layout.zero == 3 && !layout.reshard_after_forward ? " held" : "");
+                     layout.zero == 3 && !layout.reshard_after_forward ? " held" : "",
+                     layout.recompute == "none" ? "" : " recompute " + layout.recompute);
 }
 
 inline std::vector<uint16_t> blocks_of_rank(const StepShape& shape, int64_t rank) {
@@ -61,9 +63,12 @@ struct Case {
 };
 
 // Every schedule × pp × micro-batches (fewer than stages, not divisible by them) × ZeRO × cadence × reshard × tied ×
-// dp. `every` takes each n-th alone, for tests that cost more; a prime, so that it meets all values of all axes.
+// dp, each with one of the rules of recomputation in turn. `every` takes each n-th alone, for tests that cost more; a
+// prime, so that it meets all values of all axes.
 inline void for_each_case(const std::function<void(const Case&)>& visit, int every = 1) {
-  int number = 0;
+  // Seven in turn: no axis has a multiple of that many values, so that every rule meets every value of it.
+  constexpr std::array rules{"none", "full", "none", "selective", "every:2", "none", "blocks:0-2,7"};
+  size_t number = 0, visited = 0;
   for (const bool tied : {true, false}) {
     const Model model = tiny_model(6, tied);
     for (const std::string& schedule : schedule_names())
@@ -75,8 +80,9 @@ inline void for_each_case(const std::function<void(const Case&)>& visit, int eve
               for (const ReduceEvery reduce_every : {ReduceEvery::Micro, ReduceEvery::Step})
                 for (const bool reshard : {true, false}) {
                   if (zero < 3 && !reshard) continue;  // says nothing there
-                  if (number++ % every != 0) continue;
-                  const Layout layout = tiny_layout(schedule, pp, micro_batches, zero, reduce_every, dp, reshard);
+                  if (number++ % static_cast<size_t>(every) != 0) continue;
+                  Layout layout = tiny_layout(schedule, pp, micro_batches, zero, reduce_every, dp, reshard);
+                  layout.recompute = rules[visited++ % rules.size()];
                   visit({model, layout, to_string(layout) + (tied ? " tied" : " untied")});
                 }
       }

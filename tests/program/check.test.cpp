@@ -30,6 +30,11 @@ struct Specimen {
   Specimen(const Specimen&) = delete;
 };
 
+Layout recomputing(const char* rule, Layout layout) {
+  layout.recompute = rule;
+  return layout;
+}
+
 const std::vector<std::pair<Layout, bool>>& specimens() {
   static const std::vector<std::pair<Layout, bool>> layouts{
       {tiny_layout("1f1b", 2, 3, 3, ReduceEvery::Micro), true},
@@ -38,6 +43,9 @@ const std::vector<std::pair<Layout, bool>>& specimens() {
       {tiny_layout("1f1b", 3, 3, 0, ReduceEvery::Step), false},
       {tiny_layout("1f1b", 1, 2, 2, ReduceEvery::Micro), true},
       {tiny_layout("gpipe", 1, 2, 0, ReduceEvery::Micro), false},
+      {recomputing("full", tiny_layout("1f1b", 2, 2, 3, ReduceEvery::Micro)), true},
+      {recomputing("selective", tiny_layout("zb-h1", 2, 2, 1, ReduceEvery::Step)), false},
+      {recomputing("blocks:2-3", tiny_layout("zb-h1", 2, 3, 0, ReduceEvery::Step, 1)), true},
   };
   return layouts;
 }
@@ -124,8 +132,8 @@ TEST(Check, ExchangedActionsOfOneKindAreFoundOrHarmless) {
   for (const auto& [layout, tied] : specimens()) {
     Specimen s(layout, tied);
     for (size_t r = 0; r < s.program.by_pipeline_rank.size(); ++r)
-      for (const Kind kind : {Kind::Forward, Kind::Backward, Kind::BackwardInput, Kind::BackwardWeight, Kind::Send,
-                              Kind::Receive, Kind::Unshard, Kind::Reduce, Kind::OptimizerStep}) {
+      for (const Kind kind : {Kind::Forward, Kind::Recompute, Kind::Backward, Kind::BackwardInput, Kind::BackwardWeight,
+                              Kind::Send, Kind::Receive, Kind::Unshard, Kind::Reduce, Kind::OptimizerStep}) {
         const std::vector<uint32_t> same = actions_of(s.program.by_pipeline_rank[r], kind);
         for (size_t k = 1; k < same.size(); ++k) {
           Program changed = s.program;

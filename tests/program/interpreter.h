@@ -257,6 +257,7 @@ class Interpreter {
     const Action& action = rank_of(first).actions[meeting.front().second];
     switch (action.kind) {
       case Kind::Forward:
+      case Kind::Recompute:
       case Kind::Backward:
       case Kind::BackwardInput:
       case Kind::BackwardWeight:
@@ -282,23 +283,27 @@ class Interpreter {
   }
 
   // A whole backward and its two parts make the same symbols: of what the input part read. What it leaves in between
-  // remembers that, and the weight part is right only on what the same input part left.
+  // remembers that, and the weight part is right only on what the same input part left. What is computed again is what
+  // the forward would have kept: the same symbol, or, where a part was kept, that part's.
   void compute(Worker& worker, const Action& action) {
     const RankProgram& rank = rank_of(worker);
     View v;
     std::vector<Use> outputs;
     bool broken = false;
     std::optional<Symbol> between, saved;
-    const bool backward = action.kind != Kind::Forward;
+    const bool again = action.kind == Kind::Recompute, backward = action.kind != Kind::Forward && !again;
     for (const Use& use : uses_of(rank, action)) {
       const Role role = rank.buffers[use.buffer].role;
       if (role == Role::Workspace) continue;
       // The embedding's gradients do not depend on its parameters, and its weight part does not read them.
       const bool counts = !(role == Role::Parameters && backward && action.index == 0);
-      const bool reads = use.access == Access::Read || (role == Role::Saved && use.access == Access::Add);
-      if (reads && counts) v.inputs.push_back(load(worker, use.buffer));
+      const bool of_forward = role == Role::Saved || role == Role::Recomputed;
+      const bool reads = use.access == Access::Read || (of_forward && use.access == Access::Add);
+      const bool second_part = reads && of_forward && saved;
+      if (second_part && *saved != load(worker, use.buffer)) broken = true;
+      if (reads && counts && !second_part) v.inputs.push_back(load(worker, use.buffer));
       if (reads && role == Role::Between) between = v.inputs.back();
-      if (reads && role == Role::Saved) saved = v.inputs.back();
+      if (reads && of_forward && !second_part) saved = v.inputs.back();
       if (use.access != Access::Read) outputs.push_back(use);
     }
     if (action.kind == Kind::BackwardWeight && between) {
@@ -312,8 +317,12 @@ class Interpreter {
     broken = broken || std::ranges::find(v.inputs, Symbols::garbage) != v.inputs.end();
     for (const Use& use : outputs) {
       const Buffer& buffer = rank.buffers[use.buffer];
-      const std::string name =
-          fmt::format("{} b{} {}", action.kind == Kind::Forward ? 'F' : 'B', action.index, to_string(buffer.role));
+      if (again && saved) {
+        store(worker, use.buffer, *saved);
+        continue;
+      }
+      const Role role = buffer.role == Role::Recomputed ? Role::Saved : buffer.role;
+      const std::string name = fmt::format("{} b{} {}", backward ? 'B' : 'F', action.index, to_string(role));
       if (buffer.role != Role::Gradient) {
         store(worker, use.buffer, broken ? Symbols::garbage : symbols_.of(name, v.inputs));
         continue;

@@ -206,8 +206,8 @@ TEST(Simulate, InterleavedPaysForFewerLanesAndForReusedMemory) {
   const Line table[] = {
       {ChannelLanes::OnePerRank, {187.6, 392.2}, {187.6, 392.2}},
       {ChannelLanes::Communication, {168.9, 367.55}, {131.8, 305.9}},
-      {ChannelLanes::SendsAndReceives, {148.95, 271.2}, {105.8, 157.55}},
-      {ChannelLanes::AsProgrammed, {144.1, 248.75}, {104.35, 123.45}},
+      {ChannelLanes::SendsAndReceives, {148.9, 270.9}, {105.8, 157.55}},
+      {ChannelLanes::AsProgrammed, {144.05, 248.45}, {104.35, 123.45}},
   };
   for (size_t t = 0; t < 2; ++t) {
     const CostModel costs = costs_of(std::vector<PassCosts>(32, {0.25, 0.25, 0.25}), t == 0 ? 0.05 : 0.3);
@@ -337,13 +337,30 @@ TEST(Simulate, CollectivesTakeTheTimeOfARing) {
 
 TEST(Simulate, SplitBackwardsTakeTheirParts) {
   Sketch sketch(1);
-  for (const Kind kind : {Kind::Forward, Kind::BackwardInput, Kind::BackwardWeight, Kind::Backward})
+  for (const Kind kind : {Kind::Forward, Kind::BackwardInput, Kind::BackwardWeight, Kind::Backward, Kind::Recompute})
     sketch.add(0, {.kind = kind, .index = 1, .micro_batch = 0}, 8);
-  const CostModel costs{.blocks = {{}, {1, 2, 4}}, .message = {}, .collective = {}, .update = {}, .dp = 1};
+  const CostModel costs{.blocks = {{}, {1, 2, 4, 0.5}}, .message = {}, .collective = {}, .update = {}, .dp = 1};
   const std::vector<Timeline> times = simulate(sketch.program(), costs);
   expect_span(times[0][1], 1, 3);
   expect_span(times[0][2], 3, 7);
   expect_span(times[0][3], 7, 13);
+  expect_span(times[0][4], 13, 13.5);
+}
+
+// (m + p - 1) F + m (R + B) + (p - 1) B: the last stage computes each micro-batch again before its backward; on the way
+// back the stages before it have done so while they waited for the gradient.
+TEST(Simulate, ARecomputeLengthensTheBackwardAndRunsWhileItsGradientIsOnTheWay) {
+  constexpr int64_t p = 4, m = 8;
+  const auto step_of = [](const std::string& schedule) {
+    const Model model = tiny_model(p - 2, false);
+    Layout layout = tiny_layout(schedule, p, m, 0, ReduceEvery::Step, 1);
+    layout.recompute = "blocks:0-3";
+    const Program program = compile(step_shape(model, layout, 0));
+    return end_of(simulate(program, {.blocks = {{1, 1, 1, 1}}, .message = {}, .collective = {}, .update = {}, .dp = 1},
+                           executor_channels));
+  };
+  for (const char* schedule : {"gpipe", "1f1b"})
+    EXPECT_DOUBLE_EQ(step_of(schedule), (m + p - 1) + m * (1 + 2) + (p - 1) * 2) << schedule;
 }
 
 TEST(Simulate, ABlockWithoutCostsIsRefused) {
@@ -483,6 +500,13 @@ TEST(Simulate, FlopsAndFixedSecondsBecomeCostsOfBlocks) {
   EXPECT_EQ(by_flops[0].forward, 0);  // looking up rows
   EXPECT_DOUBLE_EQ(by_flops[3].forward, 2.0 * 16 * 4 * 67 / 1e6);
   EXPECT_EQ(by_flops[3].backward_input + by_flops[3].backward_weight, 2 * by_flops[3].forward);
+  EXPECT_EQ(by_flops[1].recompute, 0);
+  const std::vector<Recompute> rules{Recompute::Full, Recompute::Full, Recompute::Selective, Recompute::Full};
+  const std::vector<BlockSeconds> again = block_seconds_at(model, micro_batch, 1e6, rules);
+  EXPECT_EQ(again[0].recompute, 0);
+  EXPECT_DOUBLE_EQ(again[1].recompute, again[1].forward - 2.0 * 16 * 4 * 16 / 1e6);  // without the last product
+  EXPECT_DOUBLE_EQ(again[2].recompute, 2.0 * 16 * 8 * 4 / 1e6);  // the causal half of q·kᵀ and p·v
+  EXPECT_EQ(again[3].recompute, again[3].forward);
   const std::vector<BlockSeconds> fixed = fixed_block_seconds(model, {0, 0, 1}, {1, 2, 3}, {4, 5, 6});
   EXPECT_EQ(fixed[0].backward_weight, 1);
   EXPECT_EQ(fixed[1].backward_input, 2);

@@ -49,9 +49,12 @@ TEST(TimedRun, LayersTakeWhatBlockCostSaysAndTheOthersNothing) {
   EXPECT_DOUBLE_EQ(seconds(Kind::BackwardInput, 1), 0.002);
   EXPECT_DOUBLE_EQ(seconds(Kind::BackwardWeight, 1), 0.004);
   EXPECT_DOUBLE_EQ(seconds(Kind::Backward, 1), 0.006);
+  EXPECT_DOUBLE_EQ(seconds(Kind::Recompute, 1), 0.001);  // as the forward
   EXPECT_EQ(seconds(Kind::Forward, 0), 0);
   EXPECT_EQ(seconds(Kind::Backward, static_cast<uint16_t>(model.blocks.size() - 1)), 0);
   EXPECT_EQ(seconds(Kind::OptimizerStep, 1), 0);
+  config.block_cost = {1, 2, 4, 0.5};
+  EXPECT_DOUBLE_EQ(synthetic_costs(config, model).blocks[1].recompute, 0.0005);
 }
 
 }  // namespace

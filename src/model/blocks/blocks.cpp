@@ -13,9 +13,9 @@ void check_views(const Model& model, const Block& block, const BlockViews& views
   check_invariant(views.shape.batch > 0 && views.shape.sequence > 0 && views.shape.sequence <= model.config.seq_len,
                   "{}: a micro-batch of {} sequences of {} tokens; the model reads 1 … {}", block.name,
                   views.shape.batch, views.shape.sequence, model.config.seq_len);
-  for (const std::byte* region : {views.saved, views.between, views.workspace}) {
+  for (const std::byte* region : {views.saved, views.recomputed, views.between, views.workspace}) {
     check_invariant(reinterpret_cast<uintptr_t>(region) % piece_alignment_bytes == 0,
-                    "{}: saved, between and workspace start on multiples of {} bytes", block.name,
+                    "{}: saved, recomputed, between and workspace start on multiples of {} bytes", block.name,
                     piece_alignment_bytes);
   }
 }
@@ -53,6 +53,23 @@ void block_forward(const Model& model, const Block& block, const BlockViews& vie
                                                    : LlamaLayerArithmetic<T>::forward(model, block, views);
       case BlockKind::Head:
         return HeadArithmetic<T>::forward(model, block, views);
+    }
+  });
+}
+
+void block_recompute(const Model& model, const Block& block, const BlockViews& views) {
+  check_views(model, block, views);
+  if (views.recompute == Recompute::None) return;
+  with_element(views.shape.dtype, [&]<Element T>() {
+    switch (block.kind) {
+      case BlockKind::Embedding:
+        return;  // keeps nothing
+      case BlockKind::Layer:
+        return model.config.family == Family::Gpt2 ? Gpt2LayerArithmetic<T>::recompute(model, block, views)
+                                                   : LlamaLayerArithmetic<T>::recompute(model, block, views);
+      case BlockKind::Head:
+        if (views.recompute == Recompute::Full) HeadArithmetic<T>::recompute(model, block, views);
+        return;
     }
   });
 }

@@ -31,6 +31,8 @@ struct BlockViews {
   const void* output_gradient = nullptr;    // embedding, layer
   void* input_gradient = nullptr;           // layer, head
   std::byte* saved = nullptr;
+  std::byte* recomputed = nullptr;        // what of it is computed again; scratch in a forward
+  Recompute recompute = Recompute::None;  // decides what lies in which of the two
   std::byte* between = nullptr;
   std::byte* workspace = nullptr;
   LossSlot* loss = nullptr;           // head: overwritten by forward
@@ -42,6 +44,9 @@ struct BlockViews {
 // the global batch. (The scale keeps fp16's small gradients from vanishing: Micikevicius et al., "Mixed precision
 // training", arXiv:1710.03740, section 3.2. It is in every gradient of the step.)
 void block_forward(const Model&, const Block&, const BlockViews&);
+// Fills `recomputed` with what the forward had there, bit for bit, from its input and parameters (Full) or from `saved`
+// alone (Selective); writes neither output nor loss. With None it does nothing.
+void block_recompute(const Model&, const Block&, const BlockViews&);
 void block_backward_input(const Model&, const Block&, const BlockViews&);  // embedding: does nothing
 // Reads tokens, input, output_gradient, saved and between, but no parameters.
 void block_backward_weight(const Model&, const Block&, const BlockViews&);

@@ -36,23 +36,27 @@ Sizes sizes_of(const Model& model, const BlockViews& views) {
   return {views.shape.tokens(), model.config.hidden, model.config.ffn, static_cast<float>(model.config.norm_epsilon)};
 }
 
-}  // namespace
-
+// saved.qkv -> saved.attention, saved.log_sum_exp
 template <Element T>
-void Gpt2LayerArithmetic<T>::forward(const Model& model, const Block& block, const BlockViews& views) {
+void attend(const Model& model, const BlockViews& views, const LayerSaved<T>& saved, const LayerForwardWork<T>& work) {
+  const int64_t hidden = model.config.hidden;
+  kernels::attention_forward<T>(attention_shape(model.config, views.shape), {saved.qkv, 3 * hidden},
+                                {saved.qkv + hidden, 3 * hidden}, {saved.qkv + 2 * hidden, 3 * hidden},
+                                {saved.attention, hidden}, saved.log_sum_exp, work.attention);
+}
+
+// All of the forward up to the values before GELU: what the backward needs.
+template <Element T>
+void fill_saved(const Model& model, const Block& block, const BlockViews& views, const LayerSaved<T>& saved,
+                const LayerForwardWork<T>& work) {
   const TypedViews<T> typed(views);
   const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
   const auto weight = tensors_in(model, block, typed.parameters[0]);
-  const LayerSaved<T> saved = carve(layer_saved<T>, views.saved, model, views);
-  const LayerForwardWork<T> work = carve(layer_forward_work<T>, views.workspace, model, views);
-
   kernels::layernorm_forward(typed.input, weight.ln_1_gain, weight.ln_1_bias, work.normalised, saved.mean_1,
                              saved.rstd_1, tokens, hidden, epsilon);
   kernels::linear_forward(work.normalised, weight.c_attn_weight, weight.c_attn_bias, nullptr, saved.qkv, tokens, hidden,
                           3 * hidden);
-  kernels::attention_forward<T>(attention_shape(model.config, views.shape), {saved.qkv, 3 * hidden},
-                                {saved.qkv + hidden, 3 * hidden}, {saved.qkv + 2 * hidden, 3 * hidden},
-                                {saved.attention, hidden}, saved.log_sum_exp, work.attention);
+  attend(model, views, saved, work);
   kernels::linear_forward(saved.attention, weight.c_proj_weight, weight.c_proj_bias, typed.input, saved.residual,
                           tokens, hidden, hidden);
 
@@ -60,9 +64,32 @@ void Gpt2LayerArithmetic<T>::forward(const Model& model, const Block& block, con
                              saved.rstd_2, tokens, hidden, epsilon);
   kernels::linear_forward(work.normalised, weight.mlp_fc_weight, weight.mlp_fc_bias, nullptr, saved.gate, tokens,
                           hidden, ffn);
+}
+
+}  // namespace
+
+template <Element T>
+void Gpt2LayerArithmetic<T>::forward(const Model& model, const Block& block, const BlockViews& views) {
+  const TypedViews<T> typed(views);
+  const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
+  const auto weight = tensors_in(model, block, typed.parameters[0]);
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
+  const LayerForwardWork<T> work = carve(layer_forward_work<T>, views.workspace, model, views);
+
+  fill_saved(model, block, views, saved, work);
   kernels::gelu_forward(saved.gate, work.activated, tokens * ffn);
   kernels::linear_forward(work.activated, weight.mlp_proj_weight, weight.mlp_proj_bias, saved.residual, typed.output,
                           tokens, ffn, hidden);
+}
+
+template <Element T>
+void Gpt2LayerArithmetic<T>::recompute(const Model& model, const Block& block, const BlockViews& views) {
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
+  const LayerForwardWork<T> work = carve(layer_forward_work<T>, views.workspace, model, views);
+  if (views.recompute == Recompute::Full)
+    fill_saved(model, block, views, saved, work);
+  else
+    attend(model, views, saved, work);
 }
 
 template <Element T>
@@ -70,7 +97,7 @@ void Gpt2LayerArithmetic<T>::backward_input(const Model& model, const Block& blo
   const TypedViews<T> typed(views);
   const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
   const auto weight = tensors_in(model, block, typed.parameters[0]);
-  const LayerSaved<T> saved = carve(layer_saved<T>, views.saved, model, views);
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
   const LayerBetween<T> between = carve(layer_between<T>, views.between, model, views);
   const LayerBackwardInputWork<T> work = carve(layer_backward_input_work<T>, views.workspace, model, views);
 
@@ -109,7 +136,7 @@ void Gpt2LayerArithmetic<T>::backward_weight(const Model& model, const Block& bl
   const auto [tokens, hidden, ffn, epsilon] = sizes_of(model, views);
   const bool accumulate = views.accumulate[0];
   const auto gradient = tensors_in(model, block, views.gradients[0]);
-  const LayerSaved<T> saved = carve(layer_saved<T>, views.saved, model, views);
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
   const LayerBetween<T> between = carve(layer_between<T>, views.between, model, views);
   const LayerBackwardWeightWork<T> work = carve(layer_backward_weight_work<T>, views.workspace, model, views);
 

@@ -37,21 +37,31 @@ void normalise(const Model& model, const BlockViews& views, const T* gain, const
   }
 }
 
-}  // namespace
-
+// input -> logits, log_sum_exp, the norm's statistics; returns the loss
 template <Element T>
-void HeadArithmetic<T>::forward(const Model& model, const Block& block, const BlockViews& views) {
+kernels::LossSum fill_saved(const Model& model, const Block& block, const BlockViews& views) {
   const TypedViews<T> typed(views);
   const int64_t tokens = views.shape.tokens(), hidden = model.config.hidden, vocabulary = model.config.vocab_size;
   const auto weight = parameters_in(model, block, typed.parameters);
-  const HeadSaved<T> saved = carve(head_saved<T>, views.saved, model, views);
+  const HeadSaved<T> saved = carve_saved(head_saved<T>, model, views);
   const HeadWork<T> work = carve(head_work<T>, views.workspace, model, views);
 
   normalise(model, views, weight.gain, weight.bias, work.normalised, saved.mean, saved.rstd);
   kernels::linear_forward(work.normalised, weight.table, nullptr, nullptr, saved.logits, tokens, hidden, vocabulary);
-  const kernels::LossSum sum =
-      kernels::cross_entropy_forward(saved.logits, views.targets, saved.log_sum_exp, tokens, vocabulary);
+  return kernels::cross_entropy_forward(saved.logits, views.targets, saved.log_sum_exp, tokens, vocabulary);
+}
+
+}  // namespace
+
+template <Element T>
+void HeadArithmetic<T>::forward(const Model& model, const Block& block, const BlockViews& views) {
+  const kernels::LossSum sum = fill_saved<T>(model, block, views);
   *views.loss = {.loss = sum.loss, .tokens = static_cast<double>(sum.tokens)};
+}
+
+template <Element T>
+void HeadArithmetic<T>::recompute(const Model& model, const Block& block, const BlockViews& views) {
+  fill_saved<T>(model, block, views);
 }
 
 template <Element T>
@@ -59,7 +69,7 @@ void HeadArithmetic<T>::backward_input(const Model& model, const Block& block, c
   const TypedViews<T> typed(views);
   const int64_t tokens = views.shape.tokens(), hidden = model.config.hidden, vocabulary = model.config.vocab_size;
   const auto weight = parameters_in(model, block, typed.parameters);
-  const HeadSaved<T> saved = carve(head_saved<T>, views.saved, model, views);
+  const HeadSaved<T> saved = carve_saved(head_saved<T>, model, views);
   const HeadBetween<T> between = carve(head_between<T>, views.between, model, views);
   T* const d_normalised = carve(head_work<T>, views.workspace, model, views).normalised;
 
@@ -84,7 +94,7 @@ template <Element T>
 void HeadArithmetic<T>::backward_weight(const Model& model, const Block& block, const BlockViews& views) {
   const int64_t tokens = views.shape.tokens(), hidden = model.config.hidden, vocabulary = model.config.vocab_size;
   const auto gradient = parameters_in(model, block, views.gradients);
-  const HeadSaved<T> saved = carve(head_saved<T>, views.saved, model, views);
+  const HeadSaved<T> saved = carve_saved(head_saved<T>, model, views);
   const HeadBetween<T> between = carve(head_between<T>, views.between, model, views);
   const HeadWork<T> work = carve(head_work<T>, views.workspace, model, views);
 

@@ -15,18 +15,21 @@ struct EmbeddingArithmetic {
 template <Element T>
 struct Gpt2LayerArithmetic {
   static void forward(const Model&, const Block&, const BlockViews&);
+  static void recompute(const Model&, const Block&, const BlockViews&);
   static void backward_input(const Model&, const Block&, const BlockViews&);
   static void backward_weight(const Model&, const Block&, const BlockViews&);
 };
 template <Element T>
 struct LlamaLayerArithmetic {
   static void forward(const Model&, const Block&, const BlockViews&);
+  static void recompute(const Model&, const Block&, const BlockViews&);
   static void backward_input(const Model&, const Block&, const BlockViews&);
   static void backward_weight(const Model&, const Block&, const BlockViews&);
 };
 template <Element T>
 struct HeadArithmetic {
   static void forward(const Model&, const Block&, const BlockViews&);
+  static void recompute(const Model&, const Block&, const BlockViews&);
   static void backward_input(const Model&, const Block&, const BlockViews&);
   static void backward_weight(const Model&, const Block&, const BlockViews&);
 };
@@ -53,6 +56,14 @@ template <typename Region>
 auto carve(Region pieces, std::byte* region, const Model& model, const BlockViews& views) {
   Carver carver(region);
   return pieces(carver, model.config, views.shape);
+}
+
+// The same of what a forward left for the backward, kept or computed again.
+template <typename Pieces>
+auto carve_saved(Pieces pieces, const Model& model, const BlockViews& views) {
+  SavedCarver regions{
+      .recompute = views.recompute, .kept = Carver(views.saved), .recomputed = Carver(views.recomputed)};
+  return pieces(regions, model.config, views.shape);
 }
 
 // InvariantError when the kernel needs more scratch than was booked.

@@ -48,20 +48,28 @@ Sizes sizes_of(const Model& model, const BlockViews& views) {
           .epsilon = static_cast<float>(config.norm_epsilon)};
 }
 
-}  // namespace
-
+// saved.qkv -> saved.attention, saved.log_sum_exp
 template <Element T>
-void LlamaLayerArithmetic<T>::forward(const Model& model, const Block& block, const BlockViews& views) {
+void attend(const Model& model, const BlockViews& views, const LayerSaved<T>& saved, const LayerForwardWork<T>& work) {
+  const Sizes size = sizes_of(model, views);
+  const T* const q = saved.qkv;
+  const T* const k = q + size.q_width;
+  const T* const v = k + size.kv_width;
+  kernels::attention_forward<T>(attention_shape(model.config, views.shape), {q, size.qkv_width}, {k, size.qkv_width},
+                                {v, size.qkv_width}, {saved.attention, size.hidden}, saved.log_sum_exp, work.attention);
+}
+
+// All of the forward up to the values before SwiGLU: what the backward needs.
+template <Element T>
+void fill_saved(const Model& model, const Block& block, const BlockViews& views, const LayerSaved<T>& saved,
+                const LayerForwardWork<T>& work) {
   const TypedViews<T> typed(views);
   const ModelConfig& config = model.config;
   const MicroBatchShape& shape = views.shape;
   const Sizes size = sizes_of(model, views);
   const auto weight = tensors_in(model, block, typed.parameters[0]);
-  const LayerSaved<T> saved = carve(layer_saved<T>, views.saved, model, views);
-  const LayerForwardWork<T> work = carve(layer_forward_work<T>, views.workspace, model, views);
   T* const q = saved.qkv;
   T* const k = q + size.q_width;
-  T* const v = k + size.kv_width;
 
   kernels::rmsnorm_forward(typed.input, weight.norm_1_gain, work.normalised, saved.rstd_1, size.tokens, size.hidden,
                            size.epsilon);
@@ -72,8 +80,7 @@ void LlamaLayerArithmetic<T>::forward(const Model& model, const Block& block, co
                           size.head_dim);
   kernels::rotary_forward(k, size.qkv_width, saved.cosines, saved.sines, shape.batch, shape.sequence, config.kv_heads,
                           size.head_dim);
-  kernels::attention_forward<T>(attention_shape(config, shape), {q, size.qkv_width}, {k, size.qkv_width},
-                                {v, size.qkv_width}, {saved.attention, size.hidden}, saved.log_sum_exp, work.attention);
+  attend(model, views, saved, work);
   kernels::linear_forward(saved.attention, weight.o_weight, nullptr, typed.input, saved.residual, size.tokens,
                           size.hidden, size.hidden);
 
@@ -83,9 +90,32 @@ void LlamaLayerArithmetic<T>::forward(const Model& model, const Block& block, co
                           size.ffn);
   kernels::linear_forward(work.normalised, weight.up_weight, nullptr, nullptr, saved.up, size.tokens, size.hidden,
                           size.ffn);
+}
+
+}  // namespace
+
+template <Element T>
+void LlamaLayerArithmetic<T>::forward(const Model& model, const Block& block, const BlockViews& views) {
+  const TypedViews<T> typed(views);
+  const Sizes size = sizes_of(model, views);
+  const auto weight = tensors_in(model, block, typed.parameters[0]);
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
+  const LayerForwardWork<T> work = carve(layer_forward_work<T>, views.workspace, model, views);
+
+  fill_saved(model, block, views, saved, work);
   kernels::swiglu_forward(saved.gate, saved.up, work.activated, size.tokens * size.ffn);
   kernels::linear_forward(work.activated, weight.down_weight, nullptr, saved.residual, typed.output, size.tokens,
                           size.ffn, size.hidden);
+}
+
+template <Element T>
+void LlamaLayerArithmetic<T>::recompute(const Model& model, const Block& block, const BlockViews& views) {
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
+  const LayerForwardWork<T> work = carve(layer_forward_work<T>, views.workspace, model, views);
+  if (views.recompute == Recompute::Full)
+    fill_saved(model, block, views, saved, work);
+  else
+    attend(model, views, saved, work);
 }
 
 template <Element T>
@@ -95,7 +125,7 @@ void LlamaLayerArithmetic<T>::backward_input(const Model& model, const Block& bl
   const MicroBatchShape& shape = views.shape;
   const Sizes size = sizes_of(model, views);
   const auto weight = tensors_in(model, block, typed.parameters[0]);
-  const LayerSaved<T> saved = carve(layer_saved<T>, views.saved, model, views);
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
   const LayerBetween<T> between = carve(layer_between<T>, views.between, model, views);
   const LayerBackwardInputWork<T> work = carve(layer_backward_input_work<T>, views.workspace, model, views);
   const T* const q = saved.qkv;
@@ -146,7 +176,7 @@ void LlamaLayerArithmetic<T>::backward_weight(const Model& model, const Block& b
   const Sizes size = sizes_of(model, views);
   const bool accumulate = views.accumulate[0];
   const auto gradient = tensors_in(model, block, views.gradients[0]);
-  const LayerSaved<T> saved = carve(layer_saved<T>, views.saved, model, views);
+  const LayerSaved<T> saved = carve_saved(layer_saved<T>, model, views);
   const LayerBetween<T> between = carve(layer_between<T>, views.between, model, views);
   const LayerBackwardWeightWork<T> work = carve(layer_backward_weight_work<T>, views.workspace, model, views);
 

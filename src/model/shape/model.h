@@ -63,11 +63,19 @@ struct ParameterGroup {
 
 enum class BlockKind : uint8_t { Embedding, Layer, Head };
 
+// What of a block is computed again just before its backward, instead of being kept since its forward.
+enum class Recompute : uint8_t {
+  None,
+  Selective,  // of a layer: the attention core, large beside its arithmetic (Korthikanti et al., arXiv:2205.05198, §5)
+  Full,       // everything but the block's input (Chen et al., arXiv:1604.06174)
+};
+
 // Sizes of what a block keeps for one micro-batch.
 struct BlockBytes {
-  uint64_t saved = 0;      // from Forward to BackwardInput and BackwardWeight, besides the input activation
-  uint64_t between = 0;    // from BackwardInput to BackwardWeight
-  uint64_t workspace = 0;  // while one of its functions runs
+  uint64_t saved = 0;       // from Forward to BackwardInput and BackwardWeight, besides the input activation
+  uint64_t recomputed = 0;  // made again by Recompute, for the same two; the forward has it as scratch
+  uint64_t between = 0;     // from BackwardInput to BackwardWeight
+  uint64_t workspace = 0;   // while one of its functions runs
 };
 
 struct Block {
@@ -94,9 +102,10 @@ struct MicroBatchShape {
   int64_t tokens() const { return batch * sequence; }
 };
 
-BlockBytes block_bytes(const Model&, const Block&, MicroBatchShape);
+BlockBytes block_bytes(const Model&, const Block&, MicroBatchShape, Recompute = Recompute::None);
 uint64_t activation_bytes(const Model&, MicroBatchShape);  // what passes between two blocks: [tokens, hidden]
 // Multiply-adds count as two; backward is twice this. Attention counts the causal half.
 double forward_flops(const Model&, const Block&, MicroBatchShape);
+double recompute_flops(const Model&, const Block&, MicroBatchShape, Recompute);
 
 }  // namespace shardpipe

@@ -35,6 +35,16 @@ class Carver {
   uint64_t used_bytes_ = 0;
 };
 
+// What a forward leaves for the backward lies in two regions: what is kept, and what is computed again. Where nothing
+// is, all of it is kept, in the order of the pieces.
+struct SavedCarver {
+  Recompute recompute = Recompute::None;
+  Carver kept{}, recomputed{};
+
+  // Where a piece lies that is computed again from this on.
+  Carver& of(Recompute from) { return recompute >= from ? recomputed : kept; }
+};
+
 // N tokens, C hidden, F ffn, V vocabulary, H heads, D head width, S sequence. T, MicroBatchShape::dtype, is what
 // activations and parameters are stored as; statistics, finished gradients of parameters and rotary tables are fp32. A
 // family that has no such piece leaves it null.
@@ -56,7 +66,7 @@ struct LayerSaved {
   float *cosines, *sines;  // [S, D/2]: Llama
 };
 template <Element T>
-LayerSaved<T> layer_saved(Carver&, const ModelConfig&, MicroBatchShape);
+LayerSaved<T> layer_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);
 
 // The output gradient of each linear that backward_weight needs (the last one's is the block's own output_gradient),
 // the norms' parameter gradients, which are so small that backward_input finishes them, and a copy of the norms'
@@ -107,7 +117,7 @@ struct HeadSaved {
   float* log_sum_exp;  // [N]
 };
 template <Element T>
-HeadSaved<T> head_saved(Carver&, const ModelConfig&, MicroBatchShape);
+HeadSaved<T> head_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);
 
 template <Element T>
 struct HeadBetween {

@@ -11,6 +11,19 @@ bool is_gpt2(const ModelConfig& config) { return config.family == Family::Gpt2; 
 int64_t head_dim(const ModelConfig& config) { return config.hidden / config.heads; }
 int64_t qkv_width(const ModelConfig& config) { return (config.heads + 2 * config.kv_heads) * head_dim(config); }
 
+// q·kᵀ and probabilities·v, each over half of sequence × sequence
+double attention_flops(const ModelConfig& config, MicroBatchShape shape) {
+  return 2 * (2 * static_cast<double>(shape.tokens() * shape.sequence) * static_cast<double>(config.hidden)) / 2;
+}
+
+// Of what is kept, and of what is computed again.
+template <typename Pieces>
+BlockBytes saved_bytes(Pieces pieces, const ModelConfig& config, MicroBatchShape shape, Recompute recompute) {
+  SavedCarver regions{.recompute = recompute};
+  pieces(regions, config, shape);
+  return {.saved = regions.kept.used_bytes(), .recomputed = regions.recomputed.used_bytes()};
+}
+
 template <typename Region>
 uint64_t region_bytes(Region region, const ModelConfig& config, MicroBatchShape shape) {
   Carver carver;
@@ -21,14 +34,15 @@ uint64_t region_bytes(Region region, const ModelConfig& config, MicroBatchShape 
 }  // namespace
 
 template <Element T>
-LayerSaved<T> layer_saved(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
+LayerSaved<T> layer_saved(SavedCarver& regions, const ModelConfig& config, MicroBatchShape shape) {
   const int64_t tokens = shape.tokens();
+  Carver &carver = regions.of(Recompute::Full), &attention = regions.of(Recompute::Selective);
   LayerSaved<T> saved{};
   if (is_gpt2(config)) saved.mean_1 = carver.floats(tokens);
   saved.rstd_1 = carver.floats(tokens);
   saved.qkv = carver.elements<T>(tokens * qkv_width(config));
-  saved.attention = carver.elements<T>(tokens * config.hidden);
-  saved.log_sum_exp = carver.floats(tokens * config.heads);
+  saved.attention = attention.elements<T>(tokens * config.hidden);
+  saved.log_sum_exp = attention.floats(tokens * config.heads);
   saved.residual = carver.elements<T>(tokens * config.hidden);
   if (is_gpt2(config)) saved.mean_2 = carver.floats(tokens);
   saved.rstd_2 = carver.floats(tokens);
@@ -93,7 +107,8 @@ LayerBackwardWeightWork<T> layer_backward_weight_work(Carver& carver, const Mode
 }
 
 template <Element T>
-HeadSaved<T> head_saved(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
+HeadSaved<T> head_saved(SavedCarver& regions, const ModelConfig& config, MicroBatchShape shape) {
+  Carver& carver = regions.of(Recompute::Full);
   HeadSaved<T> saved{};
   if (is_gpt2(config)) saved.mean = carver.floats(shape.tokens());
   saved.rstd = carver.floats(shape.tokens());
@@ -122,12 +137,12 @@ HeadWork<T> head_work(Carver& carver, const ModelConfig& config, MicroBatchShape
 }
 
 #define SHARDPIPE_INSTANCES(T)                                                                                  \
-  template LayerSaved<T> layer_saved(Carver&, const ModelConfig&, MicroBatchShape);                             \
+  template LayerSaved<T> layer_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);                        \
   template LayerBetween<T> layer_between(Carver&, const ModelConfig&, MicroBatchShape);                         \
   template LayerForwardWork<T> layer_forward_work(Carver&, const ModelConfig&, MicroBatchShape);                \
   template LayerBackwardInputWork<T> layer_backward_input_work(Carver&, const ModelConfig&, MicroBatchShape);   \
   template LayerBackwardWeightWork<T> layer_backward_weight_work(Carver&, const ModelConfig&, MicroBatchShape); \
-  template HeadSaved<T> head_saved(Carver&, const ModelConfig&, MicroBatchShape);                               \
+  template HeadSaved<T> head_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);                          \
   template HeadBetween<T> head_between(Carver&, const ModelConfig&, MicroBatchShape);                           \
   template HeadWork<T> head_work(Carver&, const ModelConfig&, MicroBatchShape)
 SHARDPIPE_INSTANCES(float);
@@ -144,22 +159,25 @@ uint64_t attention_workspace_bytes(const ModelConfig& config, MicroBatchShape sh
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
 
-BlockBytes block_bytes(const Model& model, const Block& block, MicroBatchShape shape) {
+BlockBytes block_bytes(const Model& model, const Block& block, MicroBatchShape shape, Recompute recompute) {
   const ModelConfig& config = model.config;
   return with_element(shape.dtype, [&]<Element T>() -> BlockBytes {
+    BlockBytes bytes;
     switch (block.kind) {
       case BlockKind::Embedding:
-        return {};
+        return bytes;
       case BlockKind::Layer:
-        return {.saved = region_bytes(layer_saved<T>, config, shape),
-                .between = region_bytes(layer_between<T>, config, shape),
-                .workspace = std::max({region_bytes(layer_forward_work<T>, config, shape),
-                                       region_bytes(layer_backward_input_work<T>, config, shape),
-                                       region_bytes(layer_backward_weight_work<T>, config, shape)})};
+        bytes = saved_bytes(layer_saved<T>, config, shape, recompute);
+        bytes.between = region_bytes(layer_between<T>, config, shape);
+        bytes.workspace = std::max({region_bytes(layer_forward_work<T>, config, shape),
+                                    region_bytes(layer_backward_input_work<T>, config, shape),
+                                    region_bytes(layer_backward_weight_work<T>, config, shape)});
+        return bytes;
       case BlockKind::Head:
-        return {.saved = region_bytes(head_saved<T>, config, shape),
-                .between = region_bytes(head_between<T>, config, shape),
-                .workspace = region_bytes(head_work<T>, config, shape)};
+        bytes = saved_bytes(head_saved<T>, config, shape, recompute);
+        bytes.between = region_bytes(head_between<T>, config, shape);
+        bytes.workspace = region_bytes(head_work<T>, config, shape);
+        return bytes;
     }
     throw InvariantError(fmt::format("block '{}' is of no kind", block.name));
   });
@@ -171,8 +189,7 @@ uint64_t activation_bytes(const Model& model, MicroBatchShape shape) {
 
 double forward_flops(const Model& model, const Block& block, MicroBatchShape shape) {
   const ModelConfig& config = model.config;
-  const auto tokens = static_cast<double>(shape.tokens());
-  const auto hidden = static_cast<double>(config.hidden);
+  const auto tokens = static_cast<double>(shape.tokens()), hidden = static_cast<double>(config.hidden);
   switch (block.kind) {
     case BlockKind::Embedding:
       return 0;  // a copy
@@ -181,14 +198,21 @@ double forward_flops(const Model& model, const Block& block, MicroBatchShape sha
       for (const Tensor& tensor : model.groups[block.groups[0]].tensors) {
         if (tensor.shape.size() == 2) weights += tensor.elements;
       }
-      // q·kᵀ and probabilities·v, each over half of sequence × sequence
-      const double attention = 2 * (2 * tokens * static_cast<double>(shape.sequence) * hidden) / 2;
-      return 2 * tokens * static_cast<double>(weights) + attention;
+      return 2 * tokens * static_cast<double>(weights) + attention_flops(config, shape);
     }
     case BlockKind::Head:
       return 2 * tokens * hidden * static_cast<double>(config.vocab_size);
   }
   throw InvariantError(fmt::format("block '{}' is of no kind", block.name));
+}
+
+// Of a layer all but its last product, whose result the forward gave away.
+double recompute_flops(const Model& model, const Block& block, MicroBatchShape shape, Recompute recompute) {
+  const ModelConfig& config = model.config;
+  if (recompute == Recompute::None || block.kind == BlockKind::Embedding) return 0;
+  if (recompute == Recompute::Selective) return block.kind == BlockKind::Layer ? attention_flops(config, shape) : 0;
+  const double last_product = 2.0 * static_cast<double>(shape.tokens() * config.ffn * config.hidden);
+  return forward_flops(model, block, shape) - (block.kind == BlockKind::Layer ? last_product : 0);
 }
 
 }  // namespace shardpipe

@@ -1,7 +1,10 @@
 // Sharded parameters are gathered by an Unshard before each action that reads them (Rajbhandari et al.,
 // arXiv:1910.02054, stage 3; Zhao et al., FSDP, arXiv:2304.11277). Each gather makes a new copy, which ends at its last
-// reader: dropping it is not an action. Told to hold it after the forward, all actions of the step read one copy.
+// reader: dropping it is not an action. Told to hold it after the forward, all actions of the step read one copy. A
+// backward shares the copy of the Recompute just before it.
 #include <fmt/format.h>
+
+#include <utility>
 
 #include "program/compile.h"
 #include "program/edit.h"
@@ -16,12 +19,17 @@ Program pass_gather(Program program, const StepShape& shape) {
         group_index(program, {.name = fmt::format("gather {}", r), .pipeline_ranks = {r}, .replicas = true});
     RankEditor edit(rank);
     std::vector<uint16_t> copies(shape.model->groups.size(), 0);
-    for (const Action& action : edit.take_actions()) {
+    std::vector<const Action*> newest_reader(shape.model->groups.size(), nullptr);
+    const std::vector<Action> actions = edit.take_actions();
+    for (const Action& action : actions) {
       for (uint32_t u = action.first_use; u < action.first_use + action.use_count; ++u) {
         const Buffer whole = rank.buffers[rank.uses[u].buffer];
         if (whole.role != Role::Parameters) continue;
         uint16_t& copy = copies[whole.index];
-        const bool gather = shape.layout.reshard_after_forward || copy == 0;
+        const Action* const before = std::exchange(newest_reader[whole.index], &action);
+        const bool shares = before != nullptr && before->kind == Kind::Recompute && before->index == action.index &&
+                            before->micro_batch == action.micro_batch;
+        const bool gather = copy == 0 || (shape.layout.reshard_after_forward && !shares);
         if (gather) ++copy;
         Buffer gathered = whole;
         gathered.resident = false;

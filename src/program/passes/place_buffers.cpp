@@ -1,5 +1,6 @@
 // Addresses: resident buffers first, then the others in issue order, each in the smallest free place that holds it. A
 // place is free again after its buffer's last use. Reusing it orders the two owners; `order` adds that wait.
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
@@ -101,24 +102,48 @@ uint64_t place_residents(RankProgram& rank, const std::vector<Lifetime>& lifetim
   return end;
 }
 
+// What lives through half of the step or more: accumulated gradients.
+bool is_long(const RankProgram& rank, const Lifetime& life) {
+  return 2 * (life.last - life.first) >= rank.actions.size();
+}
+
+// Gives every buffer that is not resident its place above `first`; returns the end of the highest. `long_first`: those
+// that live long lie at the bottom for the whole step, so that they do not cut the rest in pieces.
+uint64_t place_others(RankProgram& rank, const std::vector<Lifetime>& lifetimes, uint64_t first, bool long_first) {
+  const auto is_early = [&](uint32_t b) { return long_first && is_long(rank, lifetimes[b]); };
+  uint64_t end = first;
+  std::vector<std::vector<uint32_t>> begins(rank.actions.size()), ends(rank.actions.size());
+  for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
+    if (rank.buffers[b].resident || !lifetimes[b].used()) continue;
+    if (is_early(b)) {
+      rank.buffers[b].offset = end;
+      end += aligned(rank.buffers[b].bytes);
+      continue;
+    }
+    begins[lifetimes[b].first].push_back(b);
+    ends[lifetimes[b].last].push_back(b);
+  }
+  FreeList free(end);
+  for (size_t i = 0; i < rank.actions.size(); ++i) {
+    for (const uint32_t b : begins[i]) {
+      rank.buffers[b].offset = free.take(aligned(rank.buffers[b].bytes));
+      end = std::max(end, rank.buffers[b].offset + aligned(rank.buffers[b].bytes));
+    }
+    for (const uint32_t b : ends[i]) free.give_back(rank.buffers[b].offset, aligned(rank.buffers[b].bytes));
+  }
+  return end;
+}
+
 }  // namespace
 
 Program pass_place_buffers(Program program, const StepShape& shape) {
   for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     RankProgram& rank = program.by_pipeline_rank[r];
     const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);
-    FreeList free(
-        place_residents(rank, lifetimes, shape.resident == nullptr ? nullptr : &shape.resident->by_pipeline_rank[r]));
-    std::vector<std::vector<uint32_t>> begins(rank.actions.size()), ends(rank.actions.size());
-    for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
-      if (rank.buffers[b].resident || !lifetimes[b].used()) continue;
-      begins[lifetimes[b].first].push_back(b);
-      ends[lifetimes[b].last].push_back(b);
-    }
-    for (size_t i = 0; i < rank.actions.size(); ++i) {
-      for (const uint32_t b : begins[i]) rank.buffers[b].offset = free.take(aligned(rank.buffers[b].bytes));
-      for (const uint32_t b : ends[i]) free.give_back(rank.buffers[b].offset, aligned(rank.buffers[b].bytes));
-    }
+    const uint64_t first =
+        place_residents(rank, lifetimes, shape.resident == nullptr ? nullptr : &shape.resident->by_pipeline_rank[r]);
+    const uint64_t with_long_first = place_others(rank, lifetimes, first, true);
+    if (place_others(rank, lifetimes, first, false) > with_long_first) place_others(rank, lifetimes, first, true);
     rank.arena_bytes = 0;
     for (uint32_t b = 0; b < rank.buffers.size(); ++b)
       if (lifetimes[b].used())

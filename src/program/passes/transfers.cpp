@@ -23,11 +23,13 @@ std::vector<PassCosts> costs_of_chunks(const StepShape& shape) {
   for (const Block& block : shape.model->blocks) all += forward_flops(*shape.model, block, shape.micro_batch);
   std::vector<PassCosts> costs;
   for (uint16_t chunk = 0; chunk < shape.schedule.chunks; ++chunk) {
-    double own = 0;
-    for (uint16_t b = shape.first_block[chunk]; b < shape.first_block[chunk + 1]; ++b)
+    double own = 0, again = 0;
+    for (uint16_t b = shape.first_block[chunk]; b < shape.first_block[chunk + 1]; ++b) {
       own += forward_flops(*shape.model, shape.model->blocks[b], shape.micro_batch);
+      again += recompute_flops(*shape.model, shape.model->blocks[b], shape.micro_batch, shape.recompute[b]);
+    }
     const double share = own / all + 1e-6;
-    costs.push_back({.forward = share, .backward_input = share, .backward_weight = share});
+    costs.push_back({.forward = share, .backward_input = share + again / all, .backward_weight = share});
   }
   return costs;
 }
