@@ -186,7 +186,10 @@ std::vector<Option> make_options() {
       group, Kind::YesNo, "reshard-after-forward",
       [](RunConfig & c) -> auto& { return c.layout.reshard_after_forward; },
       "ZeRO 3: gather parameters again for the backward (yes), or hold them for the step (no)"));
-  add(only(group, "precision", "fp32", "of activations and gradients"));
+  add(choice<DType>(
+      group, "precision", [](RunConfig & c) -> auto& { return c.layout.precision; }, {"fp32", "bf16", "fp16"},
+      "of activations, their gradients and the parameters that layers read; masters, sums of gradients and optimizer "
+      "states are fp32 in each"));
   add(plain<std::string>(
       group, Kind::Text, "recompute", [](RunConfig & c) -> auto& { return c.layout.recompute; },
       "what the backward computes again instead of keeping it: full layers, their attention core (selective), every "
@@ -237,6 +240,27 @@ std::vector<Option> make_options() {
   add(plain<double>(
       group, Kind::Real, "grad-clip", [](RunConfig & c) -> auto& { return c.optimizer.grad_clip; },
       "largest norm of the whole gradient; 0: no clipping"));
+  add(plain<double>(
+      group, Kind::Real, "loss-scale", [](RunConfig & c) -> auto& { return c.loss_scale.initial; },
+      "fp16: what the loss is first multiplied by, so that small gradients do not vanish"));
+  add(plain<double>(
+      group, Kind::Real, "loss-scale-growth", [](RunConfig & c) -> auto& { return c.loss_scale.growth; },
+      "fp16: factor by which the scale grows"));
+  add(plain<int64_t>(
+      group, Kind::Integer, "loss-scale-interval", [](RunConfig & c) -> auto& { return c.loss_scale.growth_interval; },
+      "fp16: steps without overflow after which it grows"));
+  add(plain<double>(
+      group, Kind::Real, "loss-scale-backoff", [](RunConfig & c) -> auto& { return c.loss_scale.backoff; },
+      "fp16: factor by which it falls when gradients overflow; their step is skipped"));
+  add(plain<int64_t>(
+      group, Kind::Integer, "loss-scale-hysteresis", [](RunConfig & c) -> auto& { return c.loss_scale.hysteresis; },
+      "fp16: overflows until it falls; counted anew when it grows"));
+  add(plain<double>(
+      group, Kind::Real, "loss-scale-minimum", [](RunConfig & c) -> auto& { return c.loss_scale.minimum; },
+      "fp16: it falls no lower"));
+  add(choice<OnNan>(
+      group, "on-nan", [](RunConfig & c) -> auto& { return c.on_nan; }, {"stop", "continue"},
+      "when a loss is not finite: say where that began and stop, or skip the step"));
   add(not_of_verify(plain<int64_t>(
       group, Kind::Integer, "eval-every", [](RunConfig & c) -> auto& { return c.eval_every; },
       "steps between evaluations; 0: only after the last step")));

@@ -50,8 +50,9 @@ class Communicator {
   virtual void send(std::span<const std::byte> bytes, int to) = 0;
   virtual void receive(std::span<std::byte> bytes, int from) = 0;
 
-  // whole [size() · shard]: every rank's shard, in rank order. The shard may be this rank's own part of `whole`.
-  virtual void all_gather(std::span<const float> shard, std::span<float> whole) = 0;
+  // whole [size() · shard]: every rank's shard, in rank order, of elements of any type. The shard may be this rank's
+  // own part of `whole`.
+  virtual void all_gather(std::span<const std::byte> shard, std::span<std::byte> whole) = 0;
   // shard = (accumulate ? shard : 0) + this rank's part of the sum of all wholes [size() · shard]. The shard may be
   // this rank's own part of `whole` when it is overwritten.
   virtual void reduce_scatter(std::span<const float> whole, std::span<float> shard, bool accumulate) = 0;

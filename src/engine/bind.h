@@ -10,6 +10,7 @@
 
 #include "comm/communicator.h"
 #include "program/compile.h"
+#include "program/loss_scale.h"
 #include "program/program.h"
 
 namespace shardpipe {
@@ -20,8 +21,10 @@ using BoundAction = std::function<void()>;  // one a action, in their order; cal
 struct StepSettings {
   bool adamw = true;  // else SGD without momentum
   double learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
-  double gradient_clip = 0;     // 0: none
-  int64_t step = 0;             // 1, 2, …: for the bias correction
+  double gradient_clip = 0;  // 0: none
+  LossScaleSettings loss_scale{};
+  int64_t step = 0;             // 1, 2, …: for observers
+  int64_t update = 0;           // 1, 2, …, without steps that were skipped: for the bias correction
   bool stop_requested = false;  // read on world rank 0 alone; all ranks learn of it in StepScalars::stop
 };
 

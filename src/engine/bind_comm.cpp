@@ -26,7 +26,8 @@ BoundAction bind_communication(const Program& program, const StepShape& shape, c
                   program.groups[action.group].name);
   const Use* uses = rank.begin_uses(action);
   const Buffer& first = rank.buffers[uses[0].buffer];
-  // Floats of a use; of a whole parameter group all, or this rank's shard.
+  const auto bytes_in = [&](const Buffer& buffer) { return std::span(arena.get<std::byte>(buffer), buffer.bytes); };
+  // Floats of a use; of a whole gradient all, or this rank's shard.
   const auto floats = [&](const Buffer& buffer) {
     return std::span(arena.get<float>(buffer), buffer.bytes / sizeof(float));
   };
@@ -37,13 +38,15 @@ BoundAction bind_communication(const Program& program, const StepShape& shape, c
   };
   switch (action.kind) {
     case Kind::Send:
-      return [comm, bytes = std::as_bytes(floats(first))] { comm->send(bytes, 1); };
+      return [comm, bytes = bytes_in(first)] { comm->send(bytes, 1); };
     case Kind::Receive:
-      return [comm, bytes = std::as_writable_bytes(floats(first))] { comm->receive(bytes, 0); };
+      return [comm, bytes = bytes_in(first)] { comm->receive(bytes, 0); };
     case Kind::Unshard: {
-      const Buffer& whole = rank.buffers[uses[action.use_count - 1].buffer];
-      return [comm, from = action.use_count == 1 ? owned_part(whole) : floats(first), to = floats(whole)] {
-        comm->all_gather(from, to);
+      const std::span<std::byte> whole = bytes_in(rank.buffers[uses[action.use_count - 1].buffer]);
+      const size_t shard = whole.size() / shape.shards_of(action.index).ranks;
+      const bool in_place = action.use_count == 1;
+      return [comm, from = in_place ? whole.subspan(place.replica * shard, shard) : bytes_in(first), whole] {
+        comm->all_gather(from, whole);
       };
     }
     case Kind::SumTied: {

@@ -1,13 +1,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "engine/bind.h"
 #include "engine/bind_comm.h"
 #include "kernels/cpu/activation.h"
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/optimizer.h"
 #include "model/blocks/blocks.h"
+#include "program/loss_scale.h"
 #include "program/slots.h"
 #include "program/text.h"
 
@@ -16,9 +19,18 @@ namespace {
 
 // The part of a parameter group that an action treats, in a buffer that holds all of it or this rank's shard alone.
 struct Part {
-  float* data;
+  std::byte* data;
   Range range;  // of the group's elements, without padding
+  float* floats() const { return reinterpret_cast<float*>(data); }
 };
+
+// dst = src rounded to `dtype`, one of 16 bits.
+void store(const float* src, DType dtype, std::byte* dst, int64_t count) {
+  if (dtype == DType::BFloat16)
+    kernels::convert(src, reinterpret_cast<BFloat16*>(dst), count);
+  else
+    kernels::convert(src, reinterpret_cast<Float16*>(dst), count);
+}
 
 class CpuBinder {
  public:
@@ -79,19 +91,19 @@ class CpuBinder {
           v.targets = arena_.get<int32_t>(buffer);
           break;
         case Role::Parameters:
-          v.parameters[slot_of(buffer.index)] = floats(use);
+          v.parameters[slot_of(buffer.index)] = arena_.get<std::byte>(buffer);
           break;
         case Role::Activation:
           if (buffer.index == action.index)
-            v.input = floats(use);
+            v.input = arena_.get<std::byte>(buffer);
           else
-            v.output = floats(use);
+            v.output = arena_.get<std::byte>(buffer);
           break;
         case Role::ActivationGradient:
           if (buffer.index == action.index)
-            v.input_gradient = floats(use);
+            v.input_gradient = arena_.get<std::byte>(buffer);
           else
-            v.output_gradient = floats(use);
+            v.output_gradient = arena_.get<std::byte>(buffer);
           break;
         case Role::Saved:
           v.saved = arena_.get<std::byte>(buffer);
@@ -116,6 +128,9 @@ class CpuBinder {
         case Role::Between:
           v.between = arena_.get<std::byte>(buffer);
           break;
+        case Role::LossScale:
+          v.loss_scale = &arena_.get<LossScale>(buffer)->factor;
+          break;
         case Role::Loss:
           v.loss = arena_.get<LossSlot>(buffer);
           break;
@@ -126,12 +141,16 @@ class CpuBinder {
     return v;
   }
 
+  // Of an array of fp32, or of parameters as blocks read them.
   Part part(const Use& use, Extent extent) const {
     const Buffer& buffer = rank_.buffers[use.buffer];
+    const bool parameters = buffer.role == Role::Parameters || buffer.role == Role::Shard;
+    const uint64_t element = parameters ? shape_.parameter_bytes() : sizeof(float);
     const Shards cut = shape_.shards_of(buffer.index);
-    if (extent == Extent::Whole) return {floats(use), {0, cut.elements}};
-    const bool holds_all = buffer.bytes == cut.padded_elements() * sizeof(float);
-    return {floats(use) + (holds_all ? place_.replica * cut.shard_elements : 0), owned(cut, place_.replica)};
+    auto* const data = arena_.get<std::byte>(buffer);
+    if (extent == Extent::Whole) return {data, {0, cut.elements}};
+    const bool holds_all = buffer.bytes == cut.padded_elements() * element;
+    return {data + (holds_all ? place_.replica * cut.shard_elements * element : 0), owned(cut, place_.replica)};
   }
   bool uses_role(const Action& action, Role role) const {
     return std::ranges::any_of(uses_of(rank_, action),
@@ -147,7 +166,7 @@ class CpuBinder {
   BoundAction sum_tied(const Action& action) const {
     const UseRange uses = uses_of(rank_, action);
     const Part from = part(uses.begin()[0], action.extent), to = part(uses.begin()[1], action.extent);
-    return [to, from] { kernels::add(from.data, to.data, static_cast<int64_t>(to.range.size())); };
+    return [to, from] { kernels::add(from.floats(), to.floats(), static_cast<int64_t>(to.range.size())); };
   }
 
   SlotShape slot_shape() const {
@@ -175,7 +194,7 @@ class CpuBinder {
       if (action.extent == Extent::Owned) {
         const Part mine = part(use, Extent::Owned);
         squares.push_back(
-            {mine.data, static_cast<int64_t>(mine.range.size()), slots.square(read.index, place_.replica)});
+            {mine.floats(), static_cast<int64_t>(mine.range.size()), slots.square(read.index, place_.replica)});
       } else if (place_.replica == 0) {
         const Shards cut = shape_.shards_of(read.index);
         for (uint64_t shard = 0; shard < cut.ranks; ++shard)
@@ -196,12 +215,20 @@ class CpuBinder {
   }
 
   BoundAction clip(const Action& action) const {
+    LossScale* const loss_scale =
+        uses_role(action, Role::LossScale) ? arena_.get<LossScale>(buffer_of(action, Role::LossScale)) : nullptr;
+    const int64_t batch_tokens = shape_.layout.global_batch_size * shape_.micro_batch.sequence;
     return [in = arena_.get<double>(buffer_of(action, Role::Slots)),
             out = arena_.get<StepScalars>(buffer_of(action, Role::Scalars)), slots = slot_shape(),
-            settings = &settings_] { *out = combine(in, slots, settings->gradient_clip); };
+            settings = &settings_, loss_scale, batch_tokens] {
+      *out = combine(in, slots, settings->gradient_clip, loss_scale == nullptr ? LossScale{} : *loss_scale);
+      if (loss_scale != nullptr && out->tokens > 0)
+        *loss_scale = next_loss_scale(*loss_scale, settings->loss_scale, out->skipped, batch_tokens);
+    };
   }
 
-  static StepScalars combine(const double* slots, const SlotShape& shape, double gradient_clip) {
+  static StepScalars combine(const double* slots, const SlotShape& shape, double gradient_clip,
+                             const LossScale& loss_scale) {
     double squares = 0, loss = 0;
     StepScalars scalars;
     for (uint64_t group = 0; group < shape.parameter_groups; ++group)
@@ -212,18 +239,23 @@ class CpuBinder {
         scalars.tokens += slots[shape.loss(replica, m) + 1];
       }
     scalars.stop = slots[shape.stop()] != 0;
+    scalars.loss_scale = loss_scale.scale;
     if (scalars.tokens == 0) return scalars;  // nothing to learn from: loss, norm and scale are 0
     scalars.loss = loss / scalars.tokens;
-    scalars.gradient_norm = std::sqrt(squares) / scalars.tokens;
+    scalars.skipped = !std::isfinite(squares);
+    scalars.gradient_norm = scalars.skipped ? std::numeric_limits<double>::infinity()
+                                            : std::sqrt(squares) / (scalars.tokens * loss_scale.factor);
+    if (scalars.skipped) return scalars;
     const double factor = gradient_clip > 0 ? std::min(1.0, gradient_clip / (scalars.gradient_norm + 1e-6)) : 1.0;
-    scalars.gradient_scale = factor / scalars.tokens;
+    scalars.gradient_scale = factor / (scalars.tokens * loss_scale.factor);
     return scalars;
   }
 
   BoundAction optimizer_step(const Action& action) const {
     const Part gradient = part(use_of(action, Role::Gradient), action.extent);
-    const bool sharded = uses_role(action, Role::Shard);
-    const Part parameters = part(use_of(action, sharded ? Role::Shard : Role::Parameters), action.extent);
+    const bool sharded = uses_role(action, Role::Shard), masters = uses_role(action, Role::Master);
+    const Part stored = part(use_of(action, sharded ? Role::Shard : Role::Parameters), action.extent);
+    const Part parameters = masters ? part(use_of(action, Role::Master), action.extent) : stored;
     float *m = nullptr, *v = nullptr;
     if (uses_role(action, Role::OptimizerState)) {
       const Buffer& state = buffer_of(action, Role::OptimizerState);
@@ -247,8 +279,9 @@ class CpuBinder {
         runs.push_back({first, end - begin, tensor.decays});
     }
     const auto* scalars = arena_.get<StepScalars>(buffer_of(action, Role::Scalars));
-    return [=, parameter = parameters.data, gradient = gradient.data, settings = &settings_] {
-      if (scalars->tokens == 0) return;  // an empty step changes nothing
+    return [=, parameter = parameters.floats(), gradient = gradient.floats(), dtype = shape_.micro_batch.dtype,
+            settings = &settings_] {
+      if (scalars->tokens == 0 || scalars->skipped) return;  // such a step changes nothing
       const auto scale = static_cast<float>(scalars->gradient_scale);
       const auto lr = static_cast<float>(settings->learning_rate);
       for (const Run& run : runs) {
@@ -260,17 +293,18 @@ class CpuBinder {
           kernels::sgd_step({.learning_rate = lr, .weight_decay = decay, .gradient_scale = scale}, p, g, count);
           continue;
         }
-        const auto step = static_cast<double>(settings->step);
+        const auto update = static_cast<double>(settings->update);
         kernels::adamw_step({.learning_rate = lr,
                              .beta1 = settings->beta1,
                              .beta2 = settings->beta2,
                              .epsilon = static_cast<float>(settings->epsilon),
                              .weight_decay = decay,
-                             .bias_correction1 = static_cast<float>(1 - std::pow(settings->beta1, step)),
-                             .bias_correction2 = static_cast<float>(1 - std::pow(settings->beta2, step)),
+                             .bias_correction1 = static_cast<float>(1 - std::pow(settings->beta1, update)),
+                             .bias_correction2 = static_cast<float>(1 - std::pow(settings->beta2, update)),
                              .gradient_scale = scale},
                             p, g, m + run.first, v + run.first, count);
       }
+      if (masters) store(parameter, dtype, stored.data, static_cast<int64_t>(stored.range.size()));
     };
   }
 

@@ -1,11 +1,15 @@
 #include "engine/rank.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numeric>
+#include <tuple>
 
 #include "base/error.h"
 #include "engine/bind_comm.h"
 #include "model/blocks/blocks.h"
+#include "program/loss_scale.h"
 
 namespace shardpipe {
 
@@ -43,6 +47,21 @@ std::vector<std::unique_ptr<Communicator>> join_groups(const Program& program, c
 
 namespace {
 
+// `values(begin, count, out)` gives fp32; it is stored as `dtype`, a piece at a time.
+void fill(DType dtype, std::byte* out, uint64_t count,
+          const std::function<void(uint64_t begin, uint64_t count, float* out)>& values) {
+  if (dtype == DType::Float32) return values(0, count, reinterpret_cast<float*>(out));
+  constexpr uint64_t piece = 1 << 16;
+  std::vector<float> floats(std::min(count, piece));
+  for (uint64_t begin = 0; begin < count; begin += piece) {
+    const uint64_t elements = std::min(piece, count - begin);
+    values(begin, elements, floats.data());
+    with_element(dtype, [&]<Element T>() {
+      for (uint64_t i = 0; i < elements; ++i) reinterpret_cast<T*>(out)[begin + i] = from_float<T>(floats[i]);
+    });
+  }
+}
+
 const Buffer* find(const RankProgram& program, Role role, uint16_t index, uint16_t micro_batch) {
   for (const Buffer& buffer : program.buffers)
     if (buffer.role == role && buffer.index == index && buffer.micro_batch == micro_batch && buffer.copy == 0)
@@ -59,11 +78,14 @@ Rank::Rank(const Step& step, LocalWorld& world, int world_rank, Observer observe
       place_(place_of(step.shape, world_rank)),
       observer_(std::move(observer)),
       arena_(std::max(program_.arena_bytes, step.evaluation.by_pipeline_rank[place_.pipeline_rank].arena_bytes)) {
-  training_ = bind(step.training, step.shape, "train", world, observer_ != nullptr);
+  training_ = bind(step.training, step.shape, "train", world, true);
   evaluation_ = bind(step.evaluation, step.evaluation_shape, "evaluate", world, false);
   const std::vector<int> members =
       members_of(step.shape, {.name = "", .pipeline_ranks = {place_.pipeline_rank}, .replicas = true}, place_.replica);
   replicas_ = world.join(fmt::format("parameters {}", place_.pipeline_rank), members, world_rank);
+  std::vector<int> all(static_cast<size_t>(world.size()));
+  std::iota(all.begin(), all.end(), 0);
+  everyone_ = world.join("everyone", all, world_rank);
   timeline_.reserve(program_.actions.size());
   evaluation_timeline_.reserve(step.evaluation.by_pipeline_rank[place_.pipeline_rank].actions.size());
 }
@@ -80,7 +102,8 @@ Rank::Bound Rank::bind(const Program& program, const StepShape& shape, std::stri
     for (size_t i = 0; i < actions.size(); ++i)
       actions[i] = [function = std::move(actions[i]), &action = rank.actions[i], &rank, this] {
         function();
-        observer_(settings.step, action, rank, arena_.at(0));
+        if (observer_) observer_(settings.step, action, rank, arena_.at(0));
+        if (inspecting_) inspect(action);
       };
   bound.machine = std::make_unique<LaneMachine>(
       rank, std::move(actions), fmt::format("r{}", world_rank_),
@@ -98,13 +121,22 @@ void Rank::initialise(uint64_t seed) {
 
 void Rank::initialise(const InitialParameters& initial) {
   std::memset(arena_.at(0), 0, arena_.size());
+  const StepShape& shape = step_.shape;
   for (const Buffer& buffer : program_.buffers) {
-    if (!buffer.resident || (buffer.role != Role::Parameters && buffer.role != Role::Shard)) continue;
-    auto* out = reinterpret_cast<float*>(arena_.at(0) + buffer.offset);
-    const uint64_t count = buffer.bytes / sizeof(float);
-    const uint64_t first =
-        buffer.role == Role::Shard ? place_.replica * step_.shape.shards_of(buffer.index).shard_elements : 0;
-    initial(step_.shape.model->groups[buffer.index], first, count, out);
+    if (!buffer.resident) continue;
+    std::byte* const out = arena_.at(0) + buffer.offset;
+    if (buffer.role == Role::LossScale)
+      *reinterpret_cast<LossScale*>(out) =
+          initial_loss_scale(settings.loss_scale, shape.layout.global_batch_size * shape.micro_batch.sequence);
+    const bool stored = buffer.role == Role::Parameters || buffer.role == Role::Shard;
+    if (!stored && buffer.role != Role::Master) continue;
+    const DType dtype = stored ? shape.micro_batch.dtype : DType::Float32;
+    const uint64_t count = buffer.bytes / bytes_of(dtype);
+    const Shards cut = shape.shards_of(buffer.index);
+    const uint64_t first = count < cut.padded_elements() ? place_.replica * cut.shard_elements : 0;
+    fill(dtype, out, count, [&](uint64_t begin, uint64_t elements, float* values) {
+      initial(shape.model->groups[buffer.index], first + begin, elements, values);
+    });
   }
 }
 
@@ -121,6 +153,62 @@ const StepScalars& Rank::train_step() {
   return *training_.scalars;
 }
 
+void Rank::inspect(const Action& action) {
+  if (!is_compute(action.kind) || non_finite_) return;
+  for (const Use& use : uses_of(program_, action)) {
+    const Buffer& buffer = program_.buffers[use.buffer];
+    const bool stored = buffer.role == Role::Activation || buffer.role == Role::ActivationGradient;
+    if (use.access == Access::Read || !(stored || buffer.role == Role::Gradient || buffer.role == Role::Loss)) continue;
+    const std::byte* const values = arena_.at(0) + buffer.offset;
+    const DType dtype = stored ? step_.shape.micro_batch.dtype : DType::Float32;
+    bool finite = true;
+    if (buffer.role == Role::Loss)
+      finite = std::isfinite(reinterpret_cast<const LossSlot*>(values)->loss);
+    else
+      with_element(dtype, [&]<Element T>() {
+        for (uint64_t i = 0; i < buffer.bytes / sizeof(T); ++i)
+          finite = finite && std::isfinite(to_float(reinterpret_cast<const T*>(values)[i]));
+      });
+    if (!finite)
+      non_finite_ = {.backward = action.kind != Kind::Forward && action.kind != Kind::Recompute,
+                     .micro_batch = action.micro_batch,
+                     .block = action.index,
+                     .world_rank = world_rank_};
+  }
+}
+
+std::optional<NonFinite> Rank::find_non_finite() {
+  non_finite_.reset();
+  inspecting_ = true;
+  train_step();
+  inspecting_ = false;
+  // Every rank writes its own finding, as numbers that doubles hold, and 0 for the others: a sum shows all to all.
+  constexpr size_t fields = 4;
+  std::vector<double> found(fields * static_cast<size_t>(everyone_->size()), 0.0);
+  if (non_finite_) {
+    double* const own = found.data() + fields * static_cast<size_t>(world_rank_);
+    own[0] = 1;
+    own[1] = non_finite_->backward ? 1 : 0;
+    own[2] = non_finite_->micro_batch;
+    own[3] = non_finite_->block;
+  }
+  everyone_->all_reduce(found);
+  std::optional<NonFinite> first;
+  const auto place = [](const NonFinite& at) {  // a backward goes down the blocks
+    return std::tuple(at.backward, at.micro_batch, at.backward ? -int{at.block} : int{at.block});
+  };
+  for (int rank = 0; rank < everyone_->size(); ++rank) {
+    const double* const of = found.data() + fields * static_cast<size_t>(rank);
+    if (of[0] == 0) continue;
+    const NonFinite at{.backward = of[1] != 0,
+                       .micro_batch = static_cast<uint16_t>(of[2]),
+                       .block = static_cast<uint16_t>(of[3]),
+                       .world_rank = rank};
+    if (!first || place(at) < place(*first)) first = at;
+  }
+  return first;
+}
+
 const StepScalars& Rank::evaluate() {
   execute(step_.evaluation.by_pipeline_rank[place_.pipeline_rank], *evaluation_.machine, evaluation_timeline_);
   return *evaluation_.scalars;
@@ -129,19 +217,18 @@ const StepScalars& Rank::evaluate() {
 void Rank::visit_parameters(const std::function<void(const Tensor&, std::span<const float>)>& visit) {
   const Model& model = *step_.shape.model;
   for (uint16_t g = 0; g < model.groups.size(); ++g) {
-    const Buffer* shard = find(program_, Role::Shard, g, none);
-    const Buffer* whole = shard != nullptr ? nullptr : find(program_, Role::Parameters, g, none);
-    if (shard == nullptr && whole == nullptr) continue;
+    const Buffer* fp32 = nullptr;  // whole, or this rank's shard
+    for (const Role role : {Role::Master, Role::Shard, Role::Parameters})
+      if (fp32 == nullptr) fp32 = find(program_, role, g, none);
+    if (fp32 == nullptr) continue;
+    const std::span own(reinterpret_cast<const float*>(arena_.at(0) + fp32->offset), fp32->bytes / sizeof(float));
+    const uint64_t whole = step_.shape.shards_of(g).padded_elements();
     std::vector<float> gathered;
-    std::span<const float> values;
-    if (shard != nullptr) {
-      gathered.resize(step_.shape.shards_of(g).padded_elements());
-      replicas_->all_gather(
-          {reinterpret_cast<const float*>(arena_.at(0) + shard->offset), shard->bytes / sizeof(float)}, gathered);
-      values = gathered;
-    } else {
-      values = {reinterpret_cast<const float*>(arena_.at(0) + whole->offset), whole->bytes / sizeof(float)};
+    if (own.size() < whole) {
+      gathered.resize(whole);
+      replicas_->all_gather(std::as_bytes(own), std::as_writable_bytes(std::span(gathered)));
     }
+    const std::span<const float> values = own.size() < whole ? gathered : own;
     for (const Tensor& tensor : model.groups[g].tensors) visit(tensor, values.subspan(tensor.offset, tensor.elements));
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,26 +40,39 @@ using Observer = std::function<void(int64_t step, const Action&, const RankProgr
 // Fills elements [first, first + count) of a parameter group, padding with 0. Called by all ranks at once.
 using InitialParameters = std::function<void(const ParameterGroup&, uint64_t first, uint64_t count, float* out)>;
 
+// Where a value that is not finite first appeared in a step, of all ranks: in the order of the data, forwards before
+// backwards.
+struct NonFinite {
+  bool backward = false;
+  uint16_t micro_batch = 0, block = 0;  // in its output, or in the gradients that it gave
+  int world_rank = 0;
+};
+
 class Rank {
  public:
   // step outlives the rank. The arena is allocated and touched here: InvariantError with the bytes when it cannot be.
   Rank(const Step& step, LocalWorld& world, int world_rank, Observer observer = nullptr);
 
+  const Model& model() const { return *step_.shape.model; }
   int world_rank() const { return world_rank_; }
   uint16_t pipeline_rank() const { return place_.pipeline_rank; }
   uint16_t replica() const { return place_.replica; }
 
-  void initialise(const InitialParameters&);  // optimizer states 0
+  void initialise(const InitialParameters&);  // optimizer states 0, the loss scale as settings say
   void initialise(uint64_t seed);             // from the seed
 
   // [batch, sequence] of a micro-batch, to be filled before a step; empty on a rank that does not read it.
   std::span<int32_t> tokens(uint16_t micro_batch);
   std::span<int32_t> targets(uint16_t micro_batch);
 
-  StepSettings settings;  // read by train_step
+  StepSettings settings;  // read by initialise and train_step
 
   const StepScalars& train_step();
   const StepScalars& evaluate();  // loss and tokens alone
+
+  // Does the last step, which must have been skipped, once more and looks at what every block gives. All ranks must
+  // call.
+  std::optional<NonFinite> find_non_finite();
 
   // Calls visit(tensor, values) for every tensor of the parameter groups that live here, in canonical order; a tensor
   // is visited on every rank that holds it. All replicas must call: sharded groups are gathered, one at a time.
@@ -77,6 +91,7 @@ class Rank {
     StepScalars* scalars = nullptr;
   };
   Bound bind(const Program&, const StepShape&, std::string_view name, LocalWorld&, bool observed);
+  void inspect(const Action&);
   std::span<int32_t> input(Role, uint16_t micro_batch);
 
   const Step& step_;
@@ -88,6 +103,9 @@ class Rank {
   uint64_t highest_byte_ = 0;
   Bound training_, evaluation_;
   std::unique_ptr<Communicator> replicas_;  // for visit_parameters
+  std::unique_ptr<Communicator> everyone_;  // for find_non_finite
+  bool inspecting_ = false;
+  std::optional<NonFinite> non_finite_;  // the first here, while inspecting
   Timeline timeline_, evaluation_timeline_;
 };
 

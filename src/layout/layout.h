@@ -24,8 +24,9 @@ struct Layout {
   ReduceEvery reduce_every = ReduceEvery::Step;
   bool reshard_after_forward =
       true;  // ZeRO 3: gather again for the backward (true), or hold the gathered copy for the step
-  std::string recompute = "none";  // none, full, selective, every:N, blocks:LIST: see recompute_of_blocks
-  std::vector<int64_t> stages;     // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
+  DType precision = DType::Float32;  // of activations and of the parameters that blocks compute with
+  std::string recompute = "none";    // none, full, selective, every:N, blocks:LIST: see recompute_of_blocks
+  std::vector<int64_t> stages;  // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
 
   int64_t ranks() const { return pp * dp; }
   int64_t chunks() const;                                                                // stages of all ranks

@@ -67,6 +67,7 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
           {.role = Role::Targets, .accesses = read, .micro_batch = m, .least = 1 - has_output, .most = 1 - has_output},
           {.role = Role::Parameters, .accesses = read, .most = any_number, .any_index = true},
           {.role = Role::Activation, .accesses = read, .index = i, .micro_batch = m},
+          {.role = Role::LossScale, .accesses = read, .least = 0, .most = 1 - has_output},
           {.role = Role::ActivationGradient,
            .accesses = read,
            .index = next,
@@ -104,6 +105,7 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
           {.role = Role::Targets, .accesses = read, .micro_batch = m, .least = 1 - has_output, .most = 1 - has_output},
           {.role = Role::Parameters, .accesses = read, .most = any_number, .any_index = true},
           {.role = Role::Activation, .accesses = read, .index = i, .micro_batch = m, .least = has_input},
+          {.role = Role::LossScale, .accesses = read, .least = 0, .most = 1 - has_output},
           {.role = Role::ActivationGradient,
            .accesses = read,
            .index = next,
@@ -154,33 +156,42 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
               {.role = Role::Gradient, .accesses = read, .least = 0, .most = any_number, .any_index = true},
               {.role = Role::Loss, .accesses = read, .least = 0, .most = any_number, .any_micro_batch = true}};
     case Kind::Clip:
-      return {{.role = Role::Slots, .accesses = read}, {.role = Role::Scalars, .accesses = write}};
+      return {{.role = Role::Slots, .accesses = read},
+              {.role = Role::Scalars, .accesses = write},
+              {.role = Role::LossScale, .accesses = add, .least = 0}};
     case Kind::OptimizerStep: {
       const bool owned = action.extent == Extent::Owned;
       return {{.role = Role::Scalars, .accesses = read},
               {.role = Role::Gradient, .accesses = read, .index = i},
               {.role = Role::Parameters, .accesses = add, .index = i, .least = owned ? 0 : 1},
               {.role = Role::Shard, .accesses = add, .index = i, .least = 0, .most = owned ? 1 : 0},
+              {.role = Role::Master, .accesses = add, .index = i, .least = 0},
               {.role = Role::OptimizerState, .accesses = add, .index = i, .least = 0}};
     }
   }
   return {};
 }
 
-// All whole arrays of a parameter group have one size: parameters, gathered or kept, and gradients of one micro-batch.
-// What is kept of a gradient is as large, or a shard of it.
+// What of a parameter group is stored in one type: parameters in that of the blocks, the rest in fp32.
+bool is_parameters(Role role) { return role == Role::Parameters || role == Role::Shard; }
+bool is_fp32(Role role) { return role == Role::Gradient || role == Role::Master; }
+
+// All whole arrays of a parameter group in one type have one size: parameters, gathered or kept, and gradients of one
+// micro-batch. What is kept of a gradient is as large, or a shard of it.
 void check_sizes(const Program& program, size_t r, std::vector<Finding>& findings) {
   const std::vector<Buffer>& buffers = program.by_pipeline_rank[r].buffers;
-  std::map<uint16_t, uint64_t> whole;
+  std::map<std::pair<bool, uint16_t>, uint64_t> whole;
+  const auto key = [](const Buffer& buffer) { return std::pair(is_parameters(buffer.role), buffer.index); };
+  const auto must_be_whole = [](const Buffer& buffer) {
+    return buffer.role == Role::Parameters || (buffer.role == Role::Gradient && buffer.micro_batch != none);
+  };
   for (const Buffer& buffer : buffers)
-    if (buffer.role == Role::Parameters || (buffer.role == Role::Gradient && buffer.micro_batch != none))
-      whole.try_emplace(buffer.index, buffer.bytes);
+    if (must_be_whole(buffer)) whole.try_emplace(key(buffer), buffer.bytes);
   for (const Buffer& buffer : buffers) {
-    if (buffer.role != Role::Parameters && buffer.role != Role::Gradient && buffer.role != Role::Shard) continue;
-    if (!whole.contains(buffer.index)) continue;
-    const uint64_t bytes = whole[buffer.index];
-    const bool must_be_whole = buffer.role == Role::Parameters || buffer.micro_batch != none;
-    const bool fits = must_be_whole ? buffer.bytes == bytes : buffer.bytes > 0 && bytes % buffer.bytes == 0;
+    if (!is_parameters(buffer.role) && !is_fp32(buffer.role)) continue;
+    if (!whole.contains(key(buffer))) continue;
+    const uint64_t bytes = whole[key(buffer)];
+    const bool fits = must_be_whole(buffer) ? buffer.bytes == bytes : buffer.bytes > 0 && bytes % buffer.bytes == 0;
     if (!fits)
       findings.push_back(
           {"arrays of one parameter group are whole or a shard",

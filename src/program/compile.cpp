@@ -19,7 +19,7 @@ StepShape step_shape(const Model& model, const Layout& layout, uint64_t optimize
                                                 .micro_batches = static_cast<uint16_t>(layout.micro_batches()),
                                                 .chunks_per_rank = static_cast<uint16_t>(layout.chunks() / layout.pp),
                                                 .costs = layout.pass_costs}),
-      .micro_batch = {layout.micro_batch_size, model.config.seq_len},
+      .micro_batch = {layout.micro_batch_size, model.config.seq_len, layout.precision},
       .residency = residency(layout.zero, layout.reduce_every),
       .first_block = {},
       .optimizer_states_per_element = optimizer_states_per_element,

@@ -27,6 +27,9 @@ struct StepShape {
   const Program* resident = nullptr;      // place resident buffers where this program has them
 
   uint16_t blocks() const { return static_cast<uint16_t>(model->blocks.size()); }
+  uint64_t parameter_bytes() const { return bytes_of(micro_batch.dtype); }  // of one, as blocks read it
+  bool has_masters() const { return micro_batch.dtype != DType::Float32; }
+  bool scales_loss() const { return micro_batch.dtype == DType::Float16; }
   Shards shards_of(uint16_t group) const { return shards(model->groups[group].elements, layout.dp); }
 };
 StepShape step_shape(const Model&, const Layout&, uint64_t optimizer_states_per_element);

@@ -28,10 +28,12 @@ uint64_t& counter(RankMemory& memory, const Buffer& buffer) {
     case Role::Gradient:
       return buffer.micro_batch == none ? memory.gradients : memory.micro_batch_gradients;
     case Role::OptimizerState:
+    case Role::Master:
       return memory.optimizer;
     case Role::Loss:
     case Role::Slots:
     case Role::Scalars:
+    case Role::LossScale:
       return memory.scalars;
   }
   return memory.scalars;
@@ -84,6 +86,10 @@ RankPadding padding(const RankProgram& rank, const Model& model, uint64_t dp, ui
   for (const Buffer& buffer : rank.buffers) {
     if (buffer.role == Role::Parameters && buffer.resident) add(sum.parameters, buffer, true);
     if (buffer.role == Role::Shard) add(sum.parameters, buffer, false);
+    if (buffer.role == Role::Master) {
+      const Shards cut = shards(model.groups[buffer.index].elements, dp);
+      add(sum.optimizer, buffer, buffer.bytes == cut.padded_elements() * sizeof(float));
+    }
     if (buffer.role == Role::Gradient && buffer.micro_batch == none) {
       const Shards cut = shards(model.groups[buffer.index].elements, dp);
       add(sum.gradients, buffer, buffer.bytes == cut.padded_elements() * sizeof(float));

@@ -14,8 +14,8 @@ struct RankMemory {
   uint64_t gathered = 0;               // whole copies of sharded parameters
   uint64_t gradients = 0;              // accumulators
   uint64_t micro_batch_gradients = 0;  // waiting to be reduced
-  uint64_t optimizer = 0;
-  uint64_t activations = 0;  // inputs of blocks, what they save, and their gradients
+  uint64_t optimizer = 0;              // states, and fp32 masters of parameters in 16 bits
+  uint64_t activations = 0;            // inputs of blocks, what they save, and their gradients
   uint64_t workspace = 0;
   uint64_t inputs = 0;  // tokens and targets
   uint64_t scalars = 0;

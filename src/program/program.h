@@ -45,11 +45,13 @@ enum class Role : uint8_t {
   Workspace,           // scratch of the compute lane
   Parameters,          // a whole parameter group; a `copy` is one gather of it
   Shard,               // this rank's part of a parameter group
+  Master,              // fp32 of a parameter group, or this rank's part, where Parameters or Shard are of 16 bits
   Gradient,            // of a parameter group by one `use` of it; with a micro-batch: of that alone, else accumulated
   OptimizerState,      //
   Loss,                // LossSlot of a micro-batch
   Slots,               // doubles: see slots.h
   Scalars,             // StepScalars: see slots.h
+  LossScale,           // of fp16: see loss_scale.h
 };
 
 enum class Access : uint8_t { Read, Write, Add };  // Add reads too. There is no Free: a buffer ends at its last use

@@ -23,8 +23,10 @@ struct SlotShape {
 struct StepScalars {
   double loss = 0;            // mean over the counted targets of the global batch
   double tokens = 0;          // how many those are
-  double gradient_norm = 0;   // of that mean, over all parameters, each counted once
-  double gradient_scale = 0;  // clip factor / tokens: what a summed gradient is multiplied by
+  double gradient_norm = 0;   // (infinity: not finite) of that mean, over all parameters, each counted once
+  double gradient_scale = 0;  // clip factor / tokens / what the loss was scaled by: for a summed gradient
+  double loss_scale = 1;      // of fp16, in this step
+  bool skipped = false;       // a gradient was not finite: nothing is updated
   bool stop = false;          // all ranks end after this step
 };
 

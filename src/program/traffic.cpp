@@ -37,7 +37,7 @@ uint64_t sent_bytes(const Program& program, uint16_t pipeline_rank, const Action
     case Kind::Send:
       return bytes;
     case Kind::Unshard:
-      return once;
+      return bytes / ranks * (ranks - 1);  // padded, in whatever type
     case Kind::Reduce:
       return action.extent == Extent::Owned ? once : 2 * once;
     case Kind::SumTied:

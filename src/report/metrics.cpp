@@ -17,6 +17,7 @@ std::string to_json_line(const StepMetrics& metrics) {
                                  {"mfu", or_null(metrics.mfu)},
                                  {"peak_bytes", metrics.peak_bytes},
                                  {"wire_bytes", metrics.wire_bytes},
+                                 {"loss_scale", or_null(metrics.loss_scale)},
                                  {"skipped", metrics.skipped},
                                  {"val_loss", or_null(metrics.val_loss)}};
   name_if_not_finite(json, "loss", metrics.loss);

@@ -17,6 +17,7 @@ struct StepMetrics {
   std::optional<double> mfu = {};                   // share of the peak FLOP/s, when the peak is known
   std::vector<uint64_t> peak_bytes = {};            // by world rank
   std::map<std::string, uint64_t> wire_bytes = {};  // by collective kind, sent in this step, summed over ranks
+  std::optional<double> loss_scale = {};            // of fp16
   bool skipped = false;                             // the update was left out: a gradient was not finite
   std::optional<double> val_loss = {};              // when the step ended with an evaluation
 };

@@ -18,8 +18,9 @@
 //   kernels::sum_of_squares, in double;
 //      its square root divided by the number of counted targets of the step.
 //   5. factor = min(1, grad_clip / (norm + 1e-6)) in double (1 without clipping); gradient_scale = float(factor /
-//   targets).
-//   6. The optimizer, elementwise. A step without any counted target changes nothing.
+//   targets). In fp16 the head's gradients carry a factor (program/loss_scale.h), by which norm and scale are divided.
+//   6. The optimizer, elementwise, on fp32. A step without any counted target, or with a gradient that is not finite,
+//   changes nothing.
 // The loss is the sum of LossSlot.loss, replica by replica and in a replica by micro-batch, in double, divided by the
 // targets.
 #pragma once
@@ -27,6 +28,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <new>
 #include <span>
@@ -41,6 +43,7 @@
 #include "model/blocks/blocks.h"
 #include "model/shape/model.h"
 #include "model/shape/pieces.h"
+#include "program/loss_scale.h"
 #include "shard/shard.h"
 #include "train/run_config.h"
 
@@ -82,6 +85,8 @@ struct PlainStep {
   double tokens = 0;         // counted targets
   double gradient_norm = 0;  // of the mean loss, before clipping
   double gradient_scale = 0;
+  double loss_scale = 1;  // of fp16, in this step
+  bool skipped = false;   // a gradient was not finite: nothing was updated
 };
 
 struct PlainLoop {
@@ -89,7 +94,7 @@ struct PlainLoop {
   // values.
   PlainLoop(const ModelConfig& config, const Layout& plain_layout, const OptimizerConfig& optimizer_config,
             uint64_t seed)
-      : model(make_model(config)), layout(plain_layout), optimizer(optimizer_config) {
+      : model(make_model(config)), layout(plain_layout), optimizer(optimizer_config), dtype(plain_layout.precision) {
     for (const ParameterGroup& group : model.groups) {
       parameters.emplace_back(group.elements);
       gradients.emplace_back(group.elements);
@@ -107,6 +112,10 @@ struct PlainLoop {
     const auto dp = static_cast<size_t>(layout.dp), micro_batches = static_cast<size_t>(layout.micro_batches());
     const auto sequence = static_cast<int64_t>(tokens.size()) / layout.global_batch_size;
     const MicroBatchShape shape{layout.micro_batch_size, sequence, dtype};
+    const int64_t batch_tokens = layout.global_batch_size * sequence;
+    const bool scales = dtype == DType::Float16;
+    if (scales && steps_run == 0) loss_scale = initial_loss_scale(loss_scale_settings, batch_tokens);
+    ++steps_run;
     store_parameters();
     const auto rows = [&](std::span<const int32_t> matrix, size_t replica, size_t micro_batch) {
       return matrix.data() + (replica * micro_batches + micro_batch) * static_cast<size_t>(shape.tokens());
@@ -138,21 +147,30 @@ struct PlainLoop {
     sum_uses(reduced);
     record_shards(PlainKind::Gradient, gradients);
 
-    PlainStep result;
+    PlainStep result{.loss_scale = loss_scale.scale};
     for (const LossSlot& slot : losses) {  // replica-major
       result.loss += slot.loss;
       result.tokens += slot.tokens;
     }
-    ++steps_done;
     if (result.tokens == 0) {
+      ++steps_done;
       record_shards(PlainKind::Parameters, parameters);
       return result;
     }
     result.loss /= result.tokens;
-    result.gradient_norm = std::sqrt(sum_of_squares()) / result.tokens;
+    const double squares = sum_of_squares(), factor_of_loss = loss_scale.factor;
+    result.skipped = !std::isfinite(squares);
+    result.gradient_norm = result.skipped ? std::numeric_limits<double>::infinity()
+                                          : std::sqrt(squares) / (result.tokens * factor_of_loss);
+    if (scales) loss_scale = next_loss_scale(loss_scale, loss_scale_settings, result.skipped, batch_tokens);
+    if (result.skipped) {
+      record_shards(PlainKind::Parameters, parameters);
+      return result;
+    }
+    ++steps_done;
     const double factor =
         optimizer.grad_clip > 0 ? std::min(1.0, optimizer.grad_clip / (result.gradient_norm + 1e-6)) : 1.0;
-    result.gradient_scale = factor / result.tokens;
+    result.gradient_scale = factor / (result.tokens * factor_of_loss);
     update(static_cast<float>(learning_rate), static_cast<float>(result.gradient_scale));
     record_shards(PlainKind::Parameters, parameters);
     return result;
@@ -171,10 +189,12 @@ struct PlainLoop {
   Model model;
   Layout layout;
   OptimizerConfig optimizer;
-  DType dtype = DType::Float32;                      // of activations, and of what blocks see of the parameters
+  DType dtype;                              // of activations, and of what blocks see of the parameters
+  LossScaleSettings loss_scale_settings{};  // of fp16, to be set before the first step
+  LossScale loss_scale{};
   std::vector<std::vector<float>> parameters, m, v;  // by group, without padding
   std::vector<std::vector<float>> gradients;         // of the last step's loss SUM, reduced; by group
-  int64_t steps_done = 0;
+  int64_t steps_run = 0, steps_done = 0;             // steps_done: without those that were skipped
 
  private:
   struct GroupUse {
@@ -251,7 +271,8 @@ struct PlainLoop {
                   .targets = targets,
                   .saved = saved[b].data(),
                   .between = between[b].data(),
-                  .loss = &loss};
+                  .loss = &loss,
+                  .loss_scale = dtype == DType::Float16 ? &loss_scale.factor : nullptr};
       if (b > 0) views[b].input = activations[b - 1].data();
       if (b + 1 < blocks) views[b].output = activations[b].data();
     }

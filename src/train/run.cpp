@@ -143,7 +143,13 @@ nlohmann::ordered_json layout_json(const StepShape& shape) {
           {"micro_batches", layout.micro_batches()},
           {"reduce_every", layout.reduce_every == ReduceEvery::Micro ? "micro" : "step"},
           {"reshard_after_forward", layout.reshard_after_forward},
+          {"precision", to_string(layout.precision)},
+          {"recompute", layout.recompute},
           {"stages", stages}};
+}
+
+std::optional<double> loss_scale_of(const RunConfig& config, const StepScalars& scalars) {
+  return config.layout.precision == DType::Float16 ? std::optional(scalars.loss_scale) : std::nullopt;
 }
 
 }  // namespace
@@ -185,7 +191,8 @@ RunEnd run(const RunConfig& config, const std::string& config_text) {
                                                    .mfu = std::nullopt,
                                                    .peak_bytes = planned,
                                                    .wire_bytes = wire_bytes,
-                                                   .skipped = false,
+                                                   .loss_scale = loss_scale_of(config, result.scalars),
+                                                   .skipped = result.scalars.skipped,
                                                    .val_loss = result.val_loss}));
             progress.update({.step = result.step,
                              .loss = result.scalars.loss,
@@ -213,7 +220,7 @@ RunEnd run(const RunConfig& config, const std::string& config_text) {
                                                            .final_loss = result.last.scalars.loss,
                                                            .val_loss = result.val_loss,
                                                            .params_digest = result.params_digest,
-                                                           .skipped_steps = 0,
+                                                           .skipped_steps = result.skipped_steps,
                                                            .peak_bytes = result.peak_bytes,
                                                            .planned_peak_bytes = result.planned_peak_bytes,
                                                            .wire_bytes = by_kind(result.wire_bytes),
@@ -225,6 +232,9 @@ RunEnd run(const RunConfig& config, const std::string& config_text) {
   fmt::print(
       "{} steps, {} tokens in {}{}\n", result.steps, human_count(tokens), human_seconds(seconds),
       result.stopped ? fmt::format("; stopped on request, {} steps before the end", config.steps - result.steps) : "");
+  if (result.skipped_steps > 0)
+    fmt::print("{} steps skipped, whose gradients overflowed; loss scale {}\n", result.skipped_steps,
+               result.last.scalars.loss_scale);
   fmt::print("loss {:.4f} nats a token\n", result.last.scalars.loss);
   if (result.val_loss)
     fmt::print("held-out loss {:.4f}; unigram entropy of that text {:.4f}\n", *result.val_loss,

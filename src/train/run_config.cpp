@@ -75,6 +75,27 @@ void check_optimizer(Problems& problems, const OptimizerConfig& config, int64_t 
   check_not_negative(problems, "--grad-clip", config.grad_clip);
 }
 
+void check_loss_scale(Problems& problems, const RunConfig& config) {
+  const LossScaleSettings& scale = config.loss_scale;
+  constexpr double most = 0x1p64;
+  if (config.layout.precision != DType::Float16 && scale != LossScaleSettings{})
+    problems.push_back(fmt::format(
+        "--loss-scale, --loss-scale-…: found with --precision {}, whose gradients need no scaling; allowed: with "
+        "--precision fp16",
+        to_string(config.layout.precision)));
+  if (!(scale.minimum > 0 && scale.minimum <= most))
+    problems.push_back(fmt::format("--loss-scale-minimum: found {}, allowed: above 0, to {:.3g}", scale.minimum, most));
+  if (!(scale.initial >= scale.minimum && scale.initial <= most))
+    problems.push_back(fmt::format("--loss-scale: found {}, allowed: --loss-scale-minimum {} to {:.3g}", scale.initial,
+                                   scale.minimum, most));
+  if (!(scale.growth >= 1 && scale.growth <= 1024))
+    problems.push_back(fmt::format("--loss-scale-growth: found {}, allowed: 1 to 1024", scale.growth));
+  if (!(scale.backoff > 0 && scale.backoff < 1))
+    problems.push_back(fmt::format("--loss-scale-backoff: found {}, allowed: above 0, below 1", scale.backoff));
+  check_integer(problems, "--loss-scale-interval", scale.growth_interval, 1, most_steps);
+  check_integer(problems, "--loss-scale-hysteresis", scale.hysteresis, 1, most_steps);
+}
+
 void check_data(Problems& problems, const RunConfig& config) {
   for (const std::string& file : config.data.data) {
     if (file.empty()) problems.emplace_back("--data: found an empty name, allowed: names of files");
@@ -156,6 +177,7 @@ std::vector<std::string> problems_of(const RunConfig& config) {
         fmt::format("--steps {} × --global-batch-size {}: found more sequences than 64 bits count, allowed: less",
                     config.steps, config.layout.global_batch_size));
   check_optimizer(problems, config.optimizer, config.steps);
+  check_loss_scale(problems, config);
   check_data(problems, config);
   check_block_cost(problems, config);
   if (!is_utf8_without_nul(config.out))

@@ -7,6 +7,7 @@
 
 #include "layout/layout.h"
 #include "model/shape/model.h"
+#include "program/loss_scale.h"
 
 namespace shardpipe {
 
@@ -24,6 +25,8 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
+enum class OnNan : uint8_t { Stop, Continue };
+
 struct DataConfig {
   std::vector<std::string> data;  // files, read as one stream in this order
   TokenFormat data_format = TokenFormat::Text;
@@ -35,6 +38,8 @@ struct RunConfig {
   ModelConfig model;
   Layout layout;
   OptimizerConfig optimizer;
+  LossScaleSettings loss_scale;  // of fp16
+  OnNan on_nan = OnNan::Stop;    // a loss, or without loss scaling a gradient, that is not finite
   DataConfig data;
   std::vector<double>
       block_cost;  // of a synthetic model: milliseconds of a layer's F, I, W and R (none: as F); empty: 10, 10, 10

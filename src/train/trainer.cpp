@@ -36,17 +36,18 @@ class RankLoop {
 
   // `result` is rank 0's alone.
   void run(RankRecord& record, TrainResult* result) {
-    if (hooks_.initial)
-      rank_.initialise(hooks_.initial);
-    else
-      rank_.initialise(config_.seed);
     const OptimizerConfig& optimizer = config_.optimizer;
     rank_.settings = {.adamw = optimizer.optimizer == OptimizerKind::AdamW,
                       .beta1 = optimizer.beta1,
                       .beta2 = optimizer.beta2,
                       .epsilon = optimizer.epsilon,
                       .weight_decay = optimizer.weight_decay,
-                      .gradient_clip = optimizer.grad_clip};
+                      .gradient_clip = optimizer.grad_clip,
+                      .loss_scale = config_.loss_scale};
+    if (hooks_.initial)
+      rank_.initialise(hooks_.initial);
+    else
+      rank_.initialise(config_.seed);
     for (int64_t k = 1; k <= config_.steps; ++k) {
       if (result != nullptr && hooks_.stop_requested) rank_.settings.stop_requested = hooks_.stop_requested();
       if (step(k, result)) break;
@@ -62,14 +63,12 @@ class RankLoop {
   bool step(int64_t k, TrainResult* result) {
     const double begin = now_seconds();
     fill(inputs_.train, sample_number(config_.layout, k + hooks_.first_sample_step, rank_.replica(), 0, 0), INT64_MAX);
-    rank_.settings.learning_rate = learning_rate(config_.optimizer, k, config_.steps);
+    rank_.settings.learning_rate = learning_rate(config_.optimizer, updates_ + 1, config_.steps);
     rank_.settings.step = k;
+    rank_.settings.update = updates_ + 1;
     const StepScalars scalars = rank_.train_step();
-    if (!std::isfinite(scalars.loss) || !std::isfinite(scalars.gradient_norm))
-      throw std::runtime_error(
-          fmt::format("step {}: loss {}, gradient norm {}: the run has diverged; a lower --lr, a longer "
-                      "--warmup-steps or --grad-clip 1 helps",
-                      k, scalars.loss, scalars.gradient_norm));
+    stop_if_diverged(k, scalars);
+    if (!scalars.skipped) ++updates_;
     StepResult outcome{.step = k,
                        .scalars = scalars,
                        .learning_rate = rank_.settings.learning_rate,
@@ -80,12 +79,34 @@ class RankLoop {
       outcome.val_loss = evaluate();
     if (result != nullptr) {
       result->steps = k;
+      result->skipped_steps += scalars.skipped ? 1 : 0;
       result->last = outcome;
       if (outcome.val_loss) result->val_loss = outcome.val_loss;
       result->stopped = scalars.stop && k < config_.steps;
       if (hooks_.on_step) hooks_.on_step(outcome);
     }
     return scalars.stop;
+  }
+
+  // An overflow of scaled gradients alone is no divergence: the step is skipped, the scale falls.
+  void stop_if_diverged(int64_t k, const StepScalars& scalars) {
+    const bool scaled = config_.layout.precision == DType::Float16;
+    const bool at_the_end = scaled && scalars.skipped && scalars.loss_scale <= config_.loss_scale.minimum;
+    overflows_at_the_end_ = at_the_end ? overflows_at_the_end_ + 1 : 0;
+    const bool diverged = !std::isfinite(scalars.loss) || (!scaled && scalars.skipped) || overflows_at_the_end_ > 1;
+    if (!diverged || config_.on_nan == OnNan::Continue) return;
+    std::string where;
+    if (const std::optional<NonFinite> first = rank_.find_non_finite())
+      where = fmt::format("; the first value that is not finite is in {} {}, micro-batch {}, on rank {}",
+                          first->backward ? "what the backward gives of" : "the output of",
+                          rank_.model().blocks[first->block].name, first->micro_batch, first->world_rank);
+    throw std::runtime_error(fmt::format(
+        "step {}: loss {}, gradient norm {}{}{}. What helps: {}a lower --lr, a longer --warmup-steps, --grad-clip 1; "
+        "--on-nan continue skips such steps",
+        k, std::isnan(scalars.loss) ? "nan" : fmt::format("{:.6g}", scalars.loss),
+        scalars.skipped ? "not finite" : fmt::format("{:.6g}", scalars.gradient_norm),
+        overflows_at_the_end_ > 1 ? fmt::format(" at the smallest loss scale {}", scalars.loss_scale) : "", where,
+        scaled ? "--precision bf16, which has the range of fp32 and is more stable; " : ""));
   }
 
   // Mean over all held-out targets that are read. The last batch may be partly empty: those sequences have no targets.
@@ -136,6 +157,8 @@ class RankLoop {
   const TrainInputs& inputs_;
   const TrainHooks& hooks_;
   Rank rank_;
+  int64_t updates_ = 0;               // steps that were not skipped
+  int64_t overflows_at_the_end_ = 0;  // steps in a row whose gradients overflowed at the smallest loss scale
   std::vector<int32_t> unread_;  // where a stage that needs the tokens alone puts the targets, and the other way round
 };
 

@@ -33,7 +33,8 @@ struct StepResult {
 };
 
 struct TrainResult {
-  int64_t steps = 0;     // done
+  int64_t steps = 0;  // done
+  int64_t skipped_steps = 0;
   bool stopped = false;  // asked to stop before the last step
   StepResult last;
   std::optional<double> val_loss;                        // the newest
@@ -54,7 +55,7 @@ struct TrainHooks {
 };
 
 // Trains from the seed's initial parameters. `step` is compiled from config.layout and config.model. Throws what a rank
-// threw first; a loss that is not finite ends the run with the step in the error.
+// threw first; a loss that is not finite ends the run with the step, and where that began, in the error.
 TrainResult run_training(const RunConfig& config, const Step& step, const TrainInputs& inputs,
                          const TrainHooks& hooks = {});
 

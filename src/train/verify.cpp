@@ -55,6 +55,7 @@ using Visit = std::function<void(const Named&, std::span<const float>)>;
 std::vector<PlainStep> run_plain(const RunConfig& config, const SampleSource& samples, int64_t last,
                                  const Visit& visit) {
   PlainLoop loop(config.model, config.layout, config.optimizer, config.seed);
+  loop.loss_scale_settings = config.loss_scale;
   const auto sequence = static_cast<size_t>(config.model.seq_len),
              batch = static_cast<size_t>(config.layout.global_batch_size);
   std::vector<int32_t> tokens(batch * sequence), targets(batch * sequence);
@@ -64,7 +65,7 @@ std::vector<PlainStep> run_plain(const RunConfig& config, const SampleSource& sa
       samples((k - 1) * config.layout.global_batch_size + static_cast<int64_t>(s),
               std::span(tokens).subspan(s * sequence, sequence), std::span(targets).subspan(s * sequence, sequence));
     loop.record = [&](const PlainName& name, std::span<const float> values) { visit({k, name}, values); };
-    steps.push_back(loop.step(tokens, targets, learning_rate(config.optimizer, k, config.steps)));
+    steps.push_back(loop.step(tokens, targets, learning_rate(config.optimizer, loop.steps_done + 1, config.steps)));
   }
   return steps;
 }
@@ -78,7 +79,16 @@ class Values {
   void of(int64_t step, const Action& action, const RankProgram& rank, std::byte* arena, const Visit& visit) const {
     for (const Use& use : uses_of(rank, action)) {
       const Buffer& buffer = rank.buffers[use.buffer];
-      const std::span values(reinterpret_cast<const float*>(arena + buffer.offset), buffer.bytes / sizeof(float));
+      const bool stored = buffer.role == Role::Activation || buffer.role == Role::ActivationGradient;
+      std::vector<float> widened;
+      std::span values(reinterpret_cast<const float*>(arena + buffer.offset), buffer.bytes / sizeof(float));
+      if (const DType dtype = step_.shape.micro_batch.dtype; stored && dtype != DType::Float32) {
+        with_element(dtype, [&]<Element T>() {
+          for (const T& value : std::span(reinterpret_cast<const T*>(arena + buffer.offset), buffer.bytes / sizeof(T)))
+            widened.push_back(to_float(value));
+        });
+        values = widened;
+      }
       const bool written = use.access != Access::Read;
       const auto emit = [&](PlainKind kind, std::span<const float> part, uint64_t number) {
         visit({step,
@@ -97,7 +107,9 @@ class Values {
       }
       const bool gradient = action.kind == Kind::GradientNorm && buffer.role == Role::Gradient;
       const bool parameters =
-          action.kind == Kind::OptimizerStep && (buffer.role == Role::Shard || buffer.role == Role::Parameters);
+          action.kind == Kind::OptimizerStep &&
+          (step_.shape.has_masters() ? buffer.role == Role::Master
+                                     : buffer.role == Role::Shard || buffer.role == Role::Parameters);
       if (!gradient && !parameters) continue;
       const PlainKind kind = gradient ? PlainKind::Gradient : PlainKind::Parameters;
       const Shards cut = step_.shape.shards_of(buffer.index);

@@ -39,6 +39,12 @@ std::vector<std::string> warnings_of(const RunConfig& config, int64_t training_t
         fmt::format("the training text of {} tokens is read {:.1f} times; after about 4 times it teaches little: more "
                     "--data or fewer --steps",
                     human_count(static_cast<double>(training_tokens)), seen / static_cast<double>(training_tokens)));
+  if (config.layout.precision == DType::Float16)
+    warnings.push_back(
+        fmt::format("--precision fp16 holds numbers up to 65504 and needs its loss scaled (--loss-scale {}); "
+                    "--precision bf16, which "
+                    "is here as well, has the range of fp32 in the same 16 bits and needs none",
+                    config.loss_scale.initial));
   const auto machine_bytes =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   if (held.arena > machine_bytes)

@@ -18,7 +18,7 @@ TEST(NoAllocation, InAnyOperationAfterJoin) {
     group.barrier();  // all have made their buffers
     const uint64_t before = allocations;
     for (int round = 0; round < 10; ++round) {
-      group.all_gather(shard, whole);
+      all_gather(group, shard, whole);
       group.reduce_scatter(whole, shard, true);
       group.all_reduce(whole, whole, false);
       group.all_reduce(scalars);

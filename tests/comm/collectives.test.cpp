@@ -32,7 +32,7 @@ TEST_P(Collectives, AllGatherPutsShardsInRankOrder) {
       for (int rank = 0; rank < group.size(); ++rank)
         std::ranges::copy(values_of(rank, count), std::back_inserter(expected));
       std::vector<float> whole(expected.size(), NAN);
-      group.all_gather(values_of(group.rank(), count), whole);
+      all_gather(group, values_of(group.rank(), count), whole);
       EXPECT_TRUE(same_bits(whole, expected)) << "shard of " << count;
     }
   });
@@ -47,7 +47,7 @@ TEST_P(Collectives, AllGatherInPlaceOfTheOwnPart) {
       std::vector<float> whole(expected.size(), NAN);
       const std::span<float> own = std::span(whole).subspan(static_cast<size_t>(group.rank()) * count, count);
       std::ranges::copy(values_of(group.rank(), count), own.begin());
-      group.all_gather(own, whole);
+      all_gather(group, own, whole);
       EXPECT_TRUE(same_bits(whole, expected)) << "shard of " << count;
     }
   });
@@ -104,7 +104,7 @@ TEST_P(Collectives, ReduceScatterThenAllGatherIsAllReduce) {
     const std::vector<float> in = values_of(group.rank(), count * ranks);
     std::vector<float> shard(count), gathered(in.size()), reduced(in.size());
     group.reduce_scatter(in, shard, false);
-    group.all_gather(shard, gathered);
+    all_gather(group, shard, gathered);
     group.all_reduce(in, reduced, false);
     EXPECT_TRUE(same_bits(gathered, reduced));
   });
@@ -153,7 +153,7 @@ TEST_P(Collectives, BytesOnTheWireAreTheClosedForm) {
   with_group(GetParam(), [](Communicator& group) {
     const uint64_t n = static_cast<uint64_t>(group.size()), elements = 60 * n;
     std::vector<float> whole(elements), shard(60);
-    group.all_gather(shard, whole);
+    all_gather(group, shard, whole);
     group.reduce_scatter(whole, shard, false);
     group.reduce_scatter(whole, shard, true);
     group.all_reduce(whole, whole, false);
@@ -259,7 +259,7 @@ TEST(Groups, RandomInterleavingsGiveTheSameBits) {
       } else {
         std::vector<float> shard(count);
         groups[g]->reduce_scatter(in, shard, false);
-        groups[g]->all_gather(shard, out);
+        all_gather(*groups[g], shard, out);
       }
       ASSERT_TRUE(same_bits(out, expected)) << "step " << step;
     }

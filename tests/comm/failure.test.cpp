@@ -37,11 +37,11 @@ std::vector<std::string> errors_of(int ranks, const std::function<void(Communica
 TEST(Disagreement, OnTheOperationIsTheSameErrorOnAllMembers) {
   const auto errors = errors_of(3, [](Communicator& group) {
     std::vector<float> whole(24), shard(8);
-    if (group.rank() == 2) group.all_gather(shard, whole);
+    if (group.rank() == 2) all_gather(group, shard, whole);
     if (group.rank() != 2) group.all_reduce(whole, whole, false);
   });
   for (const std::string& error : errors) {
-    EXPECT_THAT(error, AllOf(HasSubstr("group 'all'"), HasSubstr("rank 2 (world rank 2) calls all_gather of 24 floats"),
+    EXPECT_THAT(error, AllOf(HasSubstr("group 'all'"), HasSubstr("rank 2 (world rank 2) calls all_gather of 96 bytes"),
                              HasSubstr("calls all_reduce of 24 floats")));
   }
   EXPECT_EQ(errors[0], errors[1]);
@@ -119,7 +119,7 @@ TEST(Disagreement, SizesThatCannotBeRightAreTheCallersError) {
     const auto refuses = [&](auto call, const char* text) {
       EXPECT_THAT(call, ThrowsMessage<InvariantError>(HasSubstr(text)));
     };
-    refuses([&] { group.all_gather(four, ten); }, "all_gather of 10 floats is not 2 ranks × 4");
+    refuses([&] { all_gather(group, four, ten); }, "all_gather of 40 bytes is not 2 ranks × 16");
     refuses([&] { group.reduce_scatter(ten, four, false); }, "reduce_scatter of 10 floats is not 2 ranks × 4");
     refuses([&] { group.all_reduce(ten, four, false); }, "all_reduce of 10 floats into 4");
     refuses([&] { group.send({}, group.rank()); }, "send to rank");
@@ -172,7 +172,7 @@ TEST(Failure, ReachesEveryKindOfWait) {
             group.receive(bytes, 2);
             break;
           case 2:
-            group.all_gather(shard, whole);
+            all_gather(group, shard, whole);
             break;
           case 3:
             group.reduce_scatter(whole, shard, true);
@@ -235,7 +235,7 @@ TEST(Failure, AtARandomMomentStopsAllThreadsOfAllRanks) {
                     group->all_reduce(whole, whole, false);
                     break;
                   case 1:
-                    group->all_gather(shard, whole);
+                    all_gather(*group, shard, whole);
                     break;
                   case 2:
                     group->reduce_scatter(whole, shard, false);

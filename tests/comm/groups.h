@@ -45,4 +45,8 @@ inline std::vector<float> sum_of_ranks(int ranks, size_t count, uint32_t seed = 
   return sum;
 }
 
+inline void all_gather(Communicator& group, std::span<const float> shard, std::span<float> whole) {
+  group.all_gather(std::as_bytes(shard), std::as_writable_bytes(whole));
+}
+
 }  // namespace shardpipe

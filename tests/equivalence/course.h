@@ -49,6 +49,7 @@ inline Course train(const RunConfig& config, const TrainHooks& hooks = {}) {
 // No program, no executor, no threads: of the layout only replicas, batch and cadence matter.
 inline Course train_plain(const RunConfig& config, const SampleSource& samples) {
   PlainLoop loop(config.model, config.layout, config.optimizer, config.seed);
+  loop.loss_scale_settings = config.loss_scale;
   const auto sequence = static_cast<size_t>(config.model.seq_len),
              batch = static_cast<size_t>(config.layout.global_batch_size);
   Course course;
@@ -58,7 +59,7 @@ inline Course train_plain(const RunConfig& config, const SampleSource& samples) 
       samples((k - 1) * config.layout.global_batch_size + static_cast<int64_t>(row),
               std::span(tokens).subspan(row * sequence, sequence),
               std::span(targets).subspan(row * sequence, sequence));
-    course.learning_rates.push_back(learning_rate(config.optimizer, k, config.steps));
+    course.learning_rates.push_back(learning_rate(config.optimizer, loop.steps_done + 1, config.steps));
     const PlainStep step = loop.step(tokens, targets, course.learning_rates.back());
     course.losses.push_back(step.loss);
     course.norms.push_back(step.gradient_norm);
@@ -94,6 +95,7 @@ inline std::string describe(const RunConfig& config) {
   std::string text = fmt::format("{} pp {} dp {} zero {} m {} {} reduce every {}", config.model.name, layout.pp,
                                  layout.dp, layout.zero, layout.micro_batches(), layout.schedule,
                                  layout.reduce_every == ReduceEvery::Micro ? "micro" : "step");
+  if (layout.precision != DType::Float32) text += fmt::format(" {}", to_string(layout.precision));
   if (!layout.reshard_after_forward) text += ", not resharded after forward";
   if (layout.recompute != "none") text += ", recompute " + layout.recompute;
   if (!layout.stages.empty()) text += fmt::format(", stages {}", fmt::join(layout.stages, ","));

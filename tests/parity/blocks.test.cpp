@@ -65,8 +65,8 @@ TEST_P(Parity, LossesAndNormsOfTwentySteps) {
   }
 }
 
-// PyTorch's autocast keeps the residual stream and the norms' outputs in float32, where the blocks store bf16. Losses of
-// both are within 0.2 % of float32's; norms differ by up to 0.9 %.
+// PyTorch's autocast keeps the residual stream and the norms' outputs in float32, where the blocks store bf16. Losses
+// of both are within 0.2 % of float32's; norms differ by up to 0.9 %.
 TEST_P(Parity, Bfloat16LossesAreThoseOfAutocastWithinOnePercent) {
   for (const Cut& cut : {Cut{1, 8, ReduceEvery::Step}, Cut{2, 2, ReduceEvery::Micro}}) {
     SCOPED_TRACE(testing::Message() << "dp " << cut.dp << ", micro-batch size " << cut.micro_batch_size);

@@ -41,8 +41,9 @@ inline Layout tiny_layout(std::string schedule, int64_t pp, int64_t micro_batche
 }
 
 inline std::string to_string(const Layout& layout) {
-  return fmt::format("{} pp {} dp {} zero {} m {} reduce {}{}{}", layout.schedule, layout.pp, layout.dp, layout.zero,
-                     layout.micro_batches(), layout.reduce_every == ReduceEvery::Micro ? "micro" : "step",
+  return fmt::format("{} pp {} dp {} zero {} m {} {} reduce {}{}{}", layout.schedule, layout.pp, layout.dp, layout.zero,
+                     layout.micro_batches(), to_string(layout.precision),
+                     layout.reduce_every == ReduceEvery::Micro ? "micro" : "step",
                      layout.zero == 3 && !layout.reshard_after_forward ? " held" : "",
                      layout.recompute == "none" ? "" : " recompute " + layout.recompute);
 }
@@ -63,11 +64,14 @@ struct Case {
 };
 
 // Every schedule × pp × micro-batches (fewer than stages, not divisible by them) × ZeRO × cadence × reshard × tied ×
-// dp, each with one of the rules of recomputation in turn. `every` takes each n-th alone, for tests that cost more; a
-// prime, so that it meets all values of all axes.
+// dp, each with one of the rules of recomputation and one of the precisions in turn. `every` takes each n-th alone, for
+// tests that cost more; a prime, so that it meets all values of all axes.
 inline void for_each_case(const std::function<void(const Case&)>& visit, int every = 1) {
-  // Seven in turn: no axis has a multiple of that many values, so that every rule meets every value of it.
+  // Seven and eleven in turn: no axis has a multiple of that many values, so that each meets every value of it.
   constexpr std::array rules{"none", "full", "none", "selective", "every:2", "none", "blocks:0-2,7"};
+  constexpr std::array precisions{DType::Float32,  DType::BFloat16, DType::Float32, DType::Float16,
+                                  DType::Float32,  DType::BFloat16, DType::Float32, DType::Float32,
+                                  DType::BFloat16, DType::Float16,  DType::Float32};
   size_t number = 0, visited = 0;
   for (const bool tied : {true, false}) {
     const Model model = tiny_model(6, tied);
@@ -82,7 +86,8 @@ inline void for_each_case(const std::function<void(const Case&)>& visit, int eve
                   if (zero < 3 && !reshard) continue;  // says nothing there
                   if (number++ % static_cast<size_t>(every) != 0) continue;
                   Layout layout = tiny_layout(schedule, pp, micro_batches, zero, reduce_every, dp, reshard);
-                  layout.recompute = rules[visited++ % rules.size()];
+                  layout.recompute = rules[visited % rules.size()];
+                  layout.precision = precisions[visited++ % precisions.size()];
                   visit({model, layout, to_string(layout) + (tied ? " tied" : " untied")});
                 }
       }

@@ -163,8 +163,18 @@ class Interpreter {
   using Meeting = std::vector<std::pair<Worker*, uint32_t>>;
 
   const RankProgram& rank_of(const Worker& worker) const { return program_.by_pipeline_rank[worker.rank]; }
-  uint64_t whole_bytes(uint16_t group) const { return shape_.shards_of(group).padded_elements() * sizeof(float); }
-  bool is_whole(const Buffer& buffer) const { return buffer.bytes == whole_bytes(buffer.index); }
+  // Parameters as blocks read them, and the fp32 masters behind them, are one value here.
+  static bool is_parameters(Role role) {
+    return role == Role::Parameters || role == Role::Shard || role == Role::Master;
+  }
+  // Of an element of the group, in all states together.
+  uint64_t element_bytes(Role role) const {
+    if (role == Role::OptimizerState) return sizeof(float) * shape_.optimizer_states_per_element;
+    return role == Role::Parameters || role == Role::Shard ? shape_.parameter_bytes() : sizeof(float);
+  }
+  bool is_whole(const Buffer& buffer) const {
+    return buffer.bytes == shape_.shards_of(buffer.index).padded_elements() * element_bytes(buffer.role);
+  }
 
   void store(Worker& worker, uint32_t b, Symbol value) {
     const Buffer& buffer = rank_of(worker).buffers[b];
@@ -194,11 +204,12 @@ class Interpreter {
       case Role::Parameters:
         return whole_symbol("P", buffer.index);
       case Role::Shard:
-        return symbols_.array({shard_symbol("P", buffer.index, worker.replica)});
+      case Role::Master:
+        return is_whole(buffer) ? whole_symbol("P", buffer.index)
+                                : symbols_.array({shard_symbol("P", buffer.index, worker.replica)});
       case Role::OptimizerState:
-        return buffer.bytes == whole_bytes(buffer.index) * shape_.optimizer_states_per_element
-                   ? whole_symbol("state", buffer.index)
-                   : symbols_.array({shard_symbol("state", buffer.index, worker.replica)});
+        return is_whole(buffer) ? whole_symbol("state", buffer.index)
+                                : symbols_.array({shard_symbol("state", buffer.index, worker.replica)});
       default:
         return symbols_.of(fmt::format("{} m{} of {}", to_string(buffer.role), buffer.micro_batch, worker.replica), {});
     }
@@ -234,7 +245,8 @@ class Interpreter {
   View view(const Worker& worker, const Action& action) const {
     View view;
     for (const Use& use : uses_of(rank_of(worker), action)) {
-      if (rank_of(worker).buffers[use.buffer].role == Role::Workspace) continue;
+      const Role role = rank_of(worker).buffers[use.buffer].role;
+      if (role == Role::Workspace || role == Role::LossScale) continue;  // the scale cancels
       if (use.access != Access::Write) view.inputs.push_back(load(worker, use.buffer));
       if (use.access == Access::Add) view.added.push_back(use.buffer);
       if (use.access == Access::Write) view.written.push_back(use.buffer);
@@ -294,7 +306,7 @@ class Interpreter {
     const bool again = action.kind == Kind::Recompute, backward = action.kind != Kind::Forward && !again;
     for (const Use& use : uses_of(rank, action)) {
       const Role role = rank.buffers[use.buffer].role;
-      if (role == Role::Workspace) continue;
+      if (role == Role::Workspace || role == Role::LossScale) continue;
       // The embedding's gradients do not depend on its parameters, and its weight part does not read them.
       const bool counts = !(role == Role::Parameters && backward && action.index == 0);
       const bool of_forward = role == Role::Saved || role == Role::Recomputed;
@@ -448,7 +460,7 @@ class Interpreter {
     for (const uint32_t b : updated) {
       const Buffer& buffer = rank_of(worker).buffers[b];
       const bool state = buffer.role == Role::OptimizerState;
-      const bool whole = buffer.bytes == whole_bytes(action.index) * (state ? shape_.optimizer_states_per_element : 1);
+      const bool whole = is_whole(buffer);
       std::vector<Symbol> shards = symbols_.shards(load(worker, b), whole ? dp_ : 1);
       for (uint16_t s = 0; s < dp_; ++s) {
         if (!whole && s != worker.replica) continue;
@@ -473,12 +485,9 @@ class Interpreter {
       for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
         const Buffer& buffer = rank.buffers[b];
         if (buffer.role == Role::Scalars) agree(outcome.scalars, load(worker, b), "scalars");
-        if (!buffer.resident ||
-            (buffer.role != Role::Parameters && buffer.role != Role::Shard && buffer.role != Role::OptimizerState))
-          continue;
+        if (!buffer.resident || !(is_parameters(buffer.role) || buffer.role == Role::OptimizerState)) continue;
         const bool state = buffer.role == Role::OptimizerState;
-        const bool whole =
-            buffer.bytes == whole_bytes(buffer.index) * (state ? shape_.optimizer_states_per_element : 1);
+        const bool whole = is_whole(buffer);
         const std::vector<Symbol> shards = symbols_.shards(load(worker, b), whole ? dp_ : 1);
         std::vector<Symbol>& array = arrays[{state, buffer.index}];
         array.resize(dp_, unseen);

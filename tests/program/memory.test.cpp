@@ -25,7 +25,8 @@ Elements elements_of(const StepShape& shape, int64_t rank) {
   return sum;
 }
 
-// 4Ψ + 4Ψ + 8Ψ, of each replica where whole, of all replicas together where sharded; padding apart.
+// 4Ψ + 4Ψ + 8Ψ, or 2Ψ + 4Ψ + 12Ψ where blocks compute in 16 bits and masters are kept; of each replica where whole, of
+// all replicas together where sharded; padding apart.
 TEST(Memory, OfParametersGradientsAndOptimizerIsAsTheZeroStageSays) {
   for_each_case(
       [&](const Case& c) {
@@ -45,10 +46,13 @@ TEST(Memory, OfParametersGradientsAndOptimizerIsAsTheZeroStageSays) {
           }
           const Elements psi = elements_of(shape, r);
           const bool micro = c.layout.reduce_every == ReduceEvery::Micro;
-          EXPECT_EQ(parameters, 4 * psi.once * (c.layout.zero == 3 ? 1 : dp)) << c.name << ", rank " << r;
+          EXPECT_EQ(parameters, bytes_of(c.layout.precision) * psi.once * (c.layout.zero == 3 ? 1 : dp))
+              << c.name << ", rank " << r;
           // A group that two blocks of a rank use has a gradient for each until they are summed.
           EXPECT_EQ(gradients, 4 * psi.by_use * (c.layout.zero >= 1 && micro ? 1 : dp)) << c.name << ", rank " << r;
-          EXPECT_EQ(optimizer, 8 * psi.once * (c.layout.zero >= 1 ? 1 : dp)) << c.name << ", rank " << r;
+          EXPECT_EQ(optimizer,
+                    (c.layout.precision == DType::Float32 ? 8 : 12) * psi.once * (c.layout.zero >= 1 ? 1 : dp))
+              << c.name << ", rank " << r;
         }
       },
       3);

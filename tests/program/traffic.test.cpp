@@ -54,22 +54,24 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
             expected.all_reduce = reductions * 2 * share(psi.bytes_by_use);
           else
             expected.reduce_scatter = reductions * share(psi.bytes_by_use);
-          if (l.zero == 1 || l.zero == 2) expected.all_gather = share(psi.bytes_by_group);
+          const auto gathered = [&](uint64_t fp32) { return share(fp32) / 4 * bytes_of(l.precision); };
+          if (l.zero == 1 || l.zero == 2) expected.all_gather = gathered(psi.bytes_by_group);
           // For each forward and each input gradient; a weight gradient needs no parameters, and the embedding has
           // nothing else where backwards are split.
           uint64_t split = 0;  // micro-batches
           for (const std::vector<Cell>& cells : shape.schedule.by_rank)
             split += static_cast<uint64_t>(std::ranges::count_if(
                 cells, [](const Cell& cell) { return cell.pass == Pass::BackwardWeight && cell.chunk == 0; }));
-          const uint64_t embedding = split * share(bytes_of_block(shape, r, 0));
+          const uint64_t embedding = split * gathered(bytes_of_block(shape, r, 0));
           if (l.zero == 3)
             expected.all_gather =
-                l.reshard_after_forward ? 2 * m * share(psi.bytes_by_use) - embedding : share(psi.bytes_by_group);
+                l.reshard_after_forward ? 2 * m * gathered(psi.bytes_by_use) - embedding : gathered(psi.bytes_by_group);
           uint64_t boundaries = 0;  // a forward to each next chunk elsewhere, a gradient to each one before
           const std::vector<uint16_t>& rank_of = shape.schedule.rank_of_chunk;
           for (size_t chunk = 0; chunk + 1 < rank_of.size(); ++chunk)
             if (rank_of[chunk] != rank_of[chunk + 1]) boundaries += (rank_of[chunk] == r) + (rank_of[chunk + 1] == r);
-          expected.send = boundaries * m * activation_bytes(c.model, shape.micro_batch);
+          expected.send = boundaries * m * static_cast<uint64_t>(shape.micro_batch.tokens() * c.model.config.hidden) *
+                          bytes_of(l.precision);
           // In a V the embedding and the head are on one rank, and add up there.
           if (c.model.config.tied_embeddings && rank_of.front() != rank_of.back() &&
               (rank_of.front() == r || rank_of.back() == r)) {

@@ -34,6 +34,16 @@ TEST(Warnings, AreNoneForARunThatHasEnoughOfAll) {
   EXPECT_THAT(warnings_of(config, -1, {.arena = 1 << 20}), IsEmpty()) << "an unknown text is not a short one";
 }
 
+TEST(Warnings, SayThatBf16NeedsNoScaleWhereFp16IsAskedFor) {
+  RunConfig config = enough();
+  config.layout.precision = DType::Float16;
+  EXPECT_THAT(warnings_of(config, tokens_seen(config), {}),
+              ElementsAre(AllOf(HasSubstr("--precision fp16"), HasSubstr("65504"), HasSubstr("--loss-scale 65536"),
+                                HasSubstr("--precision bf16"))));
+  config.layout.precision = DType::BFloat16;
+  EXPECT_THAT(warnings_of(config, tokens_seen(config), {}), IsEmpty());
+}
+
 TEST(Warnings, SayHowFewTokensAParameterSees) {
   RunConfig config = enough();
   config.steps = config.steps / 20;  // about one token

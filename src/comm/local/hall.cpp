@@ -42,7 +42,7 @@ std::string to_string(const Call& call) {
     case Operation::Receive:
       return fmt::format("receive of {} bytes from rank {}", call.count, call.peer);
     case Operation::AllGather:
-      return fmt::format("all_gather of {} floats", call.count);
+      return fmt::format("all_gather of {} bytes", call.count);
     case Operation::ReduceScatter:
       return fmt::format("reduce_scatter of {} floats{}", call.count, added);
     case Operation::AllReduce:

@@ -50,21 +50,21 @@ class LocalCommunicator final : public Communicator {
     hall_->exchange(rank_, {.operation = Operation::Receive, .count = bytes.size(), .peer = from, .out = bytes.data()});
   }
 
-  void all_gather(std::span<const float> shard, std::span<float> whole) override {
-    check_whole(whole.size(), shard.size(), "all_gather");
+  void all_gather(std::span<const std::byte> shard, std::span<std::byte> whole) override {
+    check_whole(whole.size(), shard.size(), "all_gather", "bytes");
     const auto calls = hall_->meet(
         rank_, {.operation = Operation::AllGather, .count = whole.size(), .in = shard.data(), .out = whole.data()});
     for (size_t from = 0; from < ranks(); ++from) {
-      const auto* src = static_cast<const float*>(calls[from].in);
-      float* dst = whole.data() + from * shard.size();
+      const auto* src = static_cast<const std::byte*>(calls[from].in);
+      std::byte* dst = whole.data() + from * shard.size();
       if (src != dst) kernels::copy_past_caches(src, dst, static_cast<int64_t>(shard.size()));
     }
     hall_->part(rank_);
-    wire_bytes_.all_gather += sharded_wire_bytes(whole.size(), ranks(), sizeof(float));
+    wire_bytes_.all_gather += shard.size() * (ranks() - 1);
   }
 
   void reduce_scatter(std::span<const float> whole, std::span<float> shard, bool accumulate) override {
-    check_whole(whole.size(), shard.size(), "reduce_scatter");
+    check_whole(whole.size(), shard.size(), "reduce_scatter", "floats");
     const auto calls = hall_->meet(rank_, {.operation = Operation::ReduceScatter,
                                            .count = whole.size(),
                                            .accumulate = accumulate,
@@ -122,9 +122,9 @@ class LocalCommunicator final : public Communicator {
                     rank_, what, peer, size_);
   }
 
-  void check_whole(size_t whole, size_t shard, const char* what) const {
-    check_invariant(whole == shard * ranks(), "group '{}', rank {}: {} of {} floats is not {} ranks × {}",
-                    hall_->name(), rank_, what, whole, size_, shard);
+  void check_whole(size_t whole, size_t shard, const char* what, const char* unit) const {
+    check_invariant(whole == shard * ranks(), "group '{}', rank {}: {} of {} {} is not {} ranks × {}", hall_->name(),
+                    rank_, what, whole, unit, size_, shard);
   }
 
   // Each rank sums its slice of all inputs, a chunk at a time, and writes the chunk to all outputs. A slice is read and

@@ -3,6 +3,7 @@
 // Where a backward is split, what its input part leaves for its weight part lives until that has run.
 #include "program/compile.h"
 #include "program/edit.h"
+#include "program/loss_scale.h"
 
 namespace shardpipe {
 namespace {
@@ -75,8 +76,11 @@ struct BlockBuffers {
     return {edit.buffer({.role = Role::Parameters,
                          .index = group,
                          .resident = true,
-                         .bytes = shape.shards_of(group).padded_elements() * sizeof(float)}),
+                         .bytes = shape.shards_of(group).padded_elements() * shape.parameter_bytes()}),
             Access::Read};
+  }
+  Use loss_scale() const {
+    return {edit.buffer({.role = Role::LossScale, .resident = true, .bytes = sizeof(LossScale)}), Access::Read};
   }
   Use loss() const {
     return {edit.buffer({.role = Role::Loss, .micro_batch = m, .bytes = 2 * sizeof(double)}), Access::Write};
@@ -111,6 +115,7 @@ std::vector<Use> uses_of_pass(const BlockBuffers& of, Kind kind) {
     if (saves) uses.push_back(of.saved(Access::Write));
     return uses;
   }
+  if (head && !weights_alone && of.shape.scales_loss()) uses.push_back(of.loss_scale());
   if (!head) uses.push_back(of.activation_gradient(b + 1, Access::Read));
   // Add: the head turns its logits into their gradient in place, a layer its gate.
   if (saves) uses.push_back(of.saved(weights_alone ? Access::Read : Access::Add));

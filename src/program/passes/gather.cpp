@@ -36,10 +36,11 @@ Program pass_gather(Program program, const StepShape& shape) {
         gathered.copy = copy;
         rank.uses[u].buffer = edit.buffer(gathered);
         if (!gather) continue;
-        const uint32_t shard = edit.buffer({.role = Role::Shard,
-                                            .index = whole.index,
-                                            .resident = true,
-                                            .bytes = shape.shards_of(whole.index).shard_elements * sizeof(float)});
+        const uint32_t shard =
+            edit.buffer({.role = Role::Shard,
+                         .index = whole.index,
+                         .resident = true,
+                         .bytes = shape.shards_of(whole.index).shard_elements * shape.parameter_bytes()});
         edit.append({.kind = Kind::Unshard, .lane = Lane::Gather, .index = whole.index, .group = group},
                     {{shard, Access::Read}, {rank.uses[u].buffer, Access::Write}});
       }

@@ -1,10 +1,12 @@
 // The end of a step: squares of the gradients and losses into this rank's slots, one sum of the slots over all ranks,
-// the clip factor, an update of each parameter group, and where whole parameters are kept but updated in shards, an
-// Unshard in place.
+// the clip factor (and the next loss scale), an update of each parameter group, and where whole parameters are kept but
+// updated in shards, an Unshard in place. Where blocks compute in 16 bits the update is of fp32 masters, whose rounded
+// values it stores as parameters.
 #include <fmt/format.h>
 
 #include "program/compile.h"
 #include "program/edit.h"
+#include "program/loss_scale.h"
 #include "program/slots.h"
 
 namespace shardpipe {
@@ -46,7 +48,11 @@ Program pass_optimizer(Program program, const StepShape& shape) {
     edit.append({.kind = Kind::GradientNorm, .lane = Lane::Compute, .extent = extent}, uses);
     edit.append({.kind = Kind::Reduce, .lane = Lane::Reduce, .extent = Extent::Whole, .group = world},
                 {{slots, Access::Add}});
-    edit.append({.kind = Kind::Clip, .lane = Lane::Compute}, {{slots, Access::Read}, {scalars, Access::Write}});
+    uses = {{slots, Access::Read}, {scalars, Access::Write}};
+    if (shape.scales_loss() && !updated.empty())
+      uses.push_back(
+          {edit.buffer({.role = Role::LossScale, .resident = true, .bytes = sizeof(LossScale)}), Access::Add});
+    edit.append({.kind = Kind::Clip, .lane = Lane::Compute}, uses);
 
     for (const auto& [g, gradient] : updated) {
       const Shards shards = shape.shards_of(g);
@@ -54,6 +60,11 @@ Program pass_optimizer(Program program, const StepShape& shape) {
       const uint32_t parameters =
           residency.parameters_sharded ? edit.existing(Role::Shard, g) : edit.existing(Role::Parameters, g);
       uses = {{scalars, Access::Read}, {gradient, Access::Read}, {parameters, Access::Add}};
+      if (shape.has_masters())
+        uses.push_back(
+            {edit.buffer(
+                 {.role = Role::Master, .index = g, .resident = true, .bytes = updated_elements * sizeof(float)}),
+             Access::Add});
       if (const uint64_t states = shape.optimizer_states_per_element; states > 0)
         uses.push_back({edit.buffer({.role = Role::OptimizerState,
                                      .index = g,
