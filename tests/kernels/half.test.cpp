@@ -4,6 +4,7 @@
 #include <kernels/cpu/activation.h>
 #include <kernels/cpu/attention.h>
 #include <kernels/cpu/cross_entropy.h>
+#include <kernels/cpu/dropout.h>
 #include <kernels/cpu/embedding.h>
 #include <kernels/cpu/layernorm.h>
 #include <kernels/cpu/linear.h>
@@ -57,6 +58,23 @@ TYPED_TEST(HalfKernels, ActivationsRoundWhatFp32Gives) {
       add(x.half.data(), y.half.data(), count);
       add(x.full.data(), y.full.data(), count);
       EXPECT_TRUE(is_rounded(y));
+    }
+  });
+}
+
+TYPED_TEST(HalfKernels, DropoutRoundsWhatFp32Gives) {
+  on_every_target([] {
+    const DropoutKey key{1, 2, 3, 4};
+    for (const int64_t count : counts) {
+      for (const float probability : {0.0f, 0.3f}) {
+        const auto x = values_with_extremes<TypeParam>(2 * count, 1);
+        Both<TypeParam> y(x.half.size());
+        dropout_forward(x.half.data(), y.half.data(), key, 5, 2, count, probability);
+        dropout_forward(x.full.data(), y.full.data(), key, 5, 2, count, probability);
+        EXPECT_TRUE(is_rounded(y));
+        dropout_backward_input(x.half.data(), y.half.data(), key, 5, 2, count, probability);
+        EXPECT_TRUE(is_rounded(y)) << "backward is the same function";
+      }
     }
   });
 }
