@@ -160,14 +160,14 @@ HWY_INLINE V keep(VWords words, VWords threshold, V v) {
   return hn::IfThenZeroElse(hn::RebindMask(Floats(), hn::Lt(words, threshold)), v);
 }
 
-void drop(const float* x, float* y, const Draw& draw, uint64_t first_sample, int64_t batch,
-          int64_t elements_per_sample) {
+template <Element T>
+void drop(const T* x, T* y, const Draw& draw, uint64_t first_sample, int64_t batch, int64_t elements_per_sample) {
   const Floats d;
   const V scale = hn::Set(d, draw.scale);
   const VWords threshold = hn::Set(Words(), draw.threshold);
   for (int64_t row = 0; row < batch; ++row) {
-    const float* from = x + row * elements_per_sample;
-    float* to = y + row * elements_per_sample;
+    const T* from = x + row * elements_per_sample;
+    T* to = y + row * elements_per_sample;
     const Philox philox(draw.key, first_sample + static_cast<uint64_t>(row));
     for_each_words(philox, 0, elements_per_sample, [&](int64_t i, auto lanes, VWords words) HWY_ATTR {
       lanes.store(keep(words, threshold, hn::Mul(lanes.load(d, from + i), scale)), d, to + i);
@@ -256,7 +256,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace shardpipe::kernels {
 
-HWY_EXPORT(drop);
+SHARDPIPE_EXPORT(drop);
 HWY_EXPORT(fill_rows);
 HWY_EXPORT(fill_columns);
 
@@ -268,16 +268,18 @@ static Draw draw_of(const DropoutKey& key, float probability) {
           .scale = static_cast<float>(1.0 / (1.0 - double{probability}))};
 }
 
-void dropout_forward(const float* x, float* y, const DropoutKey& key, uint64_t first_sample, int64_t batch,
+template <Element T>
+void dropout_forward(const T* x, T* y, const DropoutKey& key, uint64_t first_sample, int64_t batch,
                      int64_t elements_per_sample, float probability) {
   const Draw draw = draw_of(key, probability);
   if (probability > 0) {
-    HWY_DYNAMIC_DISPATCH(drop)(x, y, draw, first_sample, batch, elements_per_sample);
+    SHARDPIPE_DISPATCH(drop, T)(x, y, draw, first_sample, batch, elements_per_sample);
   } else if (x != y) {
     std::copy_n(x, batch * elements_per_sample, y);
   }
 }
-void dropout_backward_input(const float* dy, float* dx, const DropoutKey& key, uint64_t first_sample, int64_t batch,
+template <Element T>
+void dropout_backward_input(const T* dy, T* dx, const DropoutKey& key, uint64_t first_sample, int64_t batch,
                             int64_t elements_per_sample, float probability) {
   dropout_forward(dy, dx, key, first_sample, batch, elements_per_sample, probability);
 }
@@ -293,6 +295,11 @@ void attention_dropout_tile(float* multipliers, int64_t query_stride, int64_t ke
     HWY_DYNAMIC_DISPATCH(fill_columns)(multipliers, key_stride, draw, tile);
   }
 }
+
+#define SHARDPIPE_INSTANCES(T)                                                                       \
+  template void dropout_forward(const T*, T*, const DropoutKey&, uint64_t, int64_t, int64_t, float); \
+  template void dropout_backward_input(const T*, T*, const DropoutKey&, uint64_t, int64_t, int64_t, float)
+SHARDPIPE_FOR_EACH_ELEMENT(SHARDPIPE_INSTANCES);
 
 }  // namespace shardpipe::kernels
 #endif

@@ -9,6 +9,8 @@
 #pragma once
 #include <cstdint>
 
+#include "tensor/dtype.h"
+
 namespace shardpipe::kernels {
 
 // One array of the model in one step: no two of a run have the same key.
@@ -17,13 +19,15 @@ struct DropoutKey {
   uint32_t layer, site;  // site: which of a layer's dropouts
 };
 
-// y = kept ? x · 1/(1 - probability) : +0, for x, y [batch, elements_per_sample]; the samples are first_sample,
-// first_sample + 1, …; y may be the same memory as x. A probability of 0 gives the bits of x.
+// y = kept ? x · 1/(1 - probability) : +0, computed in fp32 and stored as T, for x, y [batch, elements_per_sample]; the
+// samples are first_sample, first_sample + 1, …; y may be the same memory as x. A probability of 0 gives the bits of x.
 // Throws InvariantError unless 0 <= probability < 1, as all functions here do.
-void dropout_forward(const float* x, float* y, const DropoutKey&, uint64_t first_sample, int64_t batch,
+template <Element T>
+void dropout_forward(const T* x, T* y, const DropoutKey&, uint64_t first_sample, int64_t batch,
                      int64_t elements_per_sample, float probability);
 // dx = kept ? dy · 1/(1 - probability) : +0; dx may be the same memory as dy
-void dropout_backward_input(const float* dy, float* dx, const DropoutKey&, uint64_t first_sample, int64_t batch,
+template <Element T>
+void dropout_backward_input(const T* dy, T* dx, const DropoutKey&, uint64_t first_sample, int64_t batch,
                             int64_t elements_per_sample, float probability);
 
 // A part of one sample's attention probabilities [heads, sequence queries, sequence keys]. Each row of keys begins with

@@ -19,8 +19,8 @@ void gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, in
           const float* b, int64_t ldb, float* c, int64_t ldc, bool accumulate);
 
 // The same of matrices stored in 16 bits, summed up in fp32. Where the processor multiplies bf16 itself, the library
-// does that; else, and for fp16, panels of both matrices are converted to fp32 and multiplied as such: exact products,
-// so that the sum alone is rounded.
+// does that (such instructions take subnormal numbers for zero); else, and for fp16, panels of both matrices are
+// converted to fp32 and multiplied as such: exact products, so that the sum alone is rounded.
 template <HalfElement T>
 void gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k, const T* a, int64_t lda,
           const T* b, int64_t ldb, float* c, int64_t ldc, bool accumulate);

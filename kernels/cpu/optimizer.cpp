@@ -66,9 +66,9 @@ double sum_of_squares(const float* x, int64_t count) {
   return total;
 }
 
-template <class T>
-HWY_INLINE void sum_inputs(const T* const* in, int64_t inputs, T* out, int64_t count, bool accumulate) {
-  const hn::ScalableTag<T> d;
+template <class T, class Sum>
+HWY_INLINE void sum_inputs(const T* const* in, int64_t inputs, Sum* out, int64_t count, bool accumulate) {
+  const hn::ScalableTag<Sum> d;
   for_each_vector(d, count, [&](int64_t i, auto lanes) HWY_ATTR {
     auto sum = inputs > 0 ? lanes.load(d, in[0] + i) : hn::Zero(d);
     for (int64_t input = 1; input < inputs; ++input) sum = hn::Add(sum, lanes.load(d, in[input] + i));
@@ -76,20 +76,22 @@ HWY_INLINE void sum_inputs(const T* const* in, int64_t inputs, T* out, int64_t c
     lanes.store(sum, d, out + i);
   });
 }
-void sum_floats_in_order(const float* const* in, int64_t inputs, float* out, int64_t count, bool accumulate) {
-  sum_inputs(in, inputs, out, count, accumulate);
-}
 void sum_doubles_in_order(const double* const* in, int64_t inputs, double* out, int64_t count, bool accumulate) {
   sum_inputs(in, inputs, out, count, accumulate);
 }
+template <Element T>
+void sum_elements_in_order(const T* const* in, int64_t inputs, float* out, int64_t count, bool accumulate) {
+  sum_inputs(in, inputs, out, count, accumulate);
+}
 
-bool all_finite(const float* x, int64_t count) {
+template <Element T>
+bool all_finite(const T* x, int64_t count) {
   const Floats d;
   constexpr int64_t block = 4096;  // elements between two looks at whether the answer is known
   for (int64_t first = 0; first < count; first += block) {
     // x - x is 0 where x is finite, else NaN, which no addition takes away again
     V differences = hn::Zero(d);
-    const float* from = x + first;
+    const T* from = x + first;
     for_each_vector(d, count - first < block ? count - first : block, [&](int64_t i, auto lanes) HWY_ATTR {
       const V v = lanes.load(d, from + i);
       differences = hn::Add(differences, hn::Sub(v, v));
@@ -108,9 +110,9 @@ namespace shardpipe::kernels {
 HWY_EXPORT(adamw_step);
 HWY_EXPORT(sgd_step);
 HWY_EXPORT(sum_of_squares);
-HWY_EXPORT(sum_floats_in_order);
 HWY_EXPORT(sum_doubles_in_order);
-HWY_EXPORT(all_finite);
+SHARDPIPE_EXPORT(sum_elements_in_order);
+SHARDPIPE_EXPORT(all_finite);
 
 void adamw_step(const AdamW& adam, float* parameter, const float* gradient, float* m, float* v, int64_t count) {
   HWY_DYNAMIC_DISPATCH(adamw_step)(adam, parameter, gradient, m, v, count);
@@ -120,12 +122,23 @@ void sgd_step(const Sgd& sgd, float* parameter, const float* gradient, int64_t c
 }
 double sum_of_squares(const float* x, int64_t count) { return HWY_DYNAMIC_DISPATCH(sum_of_squares)(x, count); }
 void sum_in_order(const float* const* in, int64_t inputs, float* out, int64_t count, bool accumulate) {
-  HWY_DYNAMIC_DISPATCH(sum_floats_in_order)(in, inputs, out, count, accumulate);
+  SHARDPIPE_DISPATCH(sum_elements_in_order, float)(in, inputs, out, count, accumulate);
 }
 void sum_in_order(const double* const* in, int64_t inputs, double* out, int64_t count, bool accumulate) {
   HWY_DYNAMIC_DISPATCH(sum_doubles_in_order)(in, inputs, out, count, accumulate);
 }
-bool all_finite(const float* x, int64_t count) { return HWY_DYNAMIC_DISPATCH(all_finite)(x, count); }
+template <HalfElement T>
+void sum_in_order(const T* const* in, int64_t inputs, float* out, int64_t count, bool accumulate) {
+  SHARDPIPE_DISPATCH(sum_elements_in_order, T)(in, inputs, out, count, accumulate);
+}
+template <Element T>
+bool all_finite(const T* x, int64_t count) {
+  return SHARDPIPE_DISPATCH(all_finite, T)(x, count);
+}
+#define SHARDPIPE_INSTANCES(T) template bool all_finite(const T*, int64_t)
+SHARDPIPE_FOR_EACH_ELEMENT(SHARDPIPE_INSTANCES);
+template void sum_in_order(const BFloat16* const*, int64_t, float*, int64_t, bool);
+template void sum_in_order(const Float16* const*, int64_t, float*, int64_t, bool);
 
 }  // namespace shardpipe::kernels
 #endif

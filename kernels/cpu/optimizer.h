@@ -3,6 +3,8 @@
 #pragma once
 #include <cstdint>
 
+#include "tensor/dtype.h"
+
 namespace shardpipe::kernels {
 
 struct AdamW {  // Loshchilov & Hutter, arXiv:1711.05101; the decay is decoupled, and applied first as PyTorch does
@@ -27,8 +29,12 @@ double sum_of_squares(const float* x, int64_t count);
 // `out` may be one of the inputs when it is overwritten.
 void sum_in_order(const float* const* in, int64_t inputs, float* out, int64_t count, bool accumulate);
 void sum_in_order(const double* const* in, int64_t inputs, double* out, int64_t count, bool accumulate);
+// The same of what was rounded to 16 bits to be sent; summed in fp32.
+template <HalfElement T>
+void sum_in_order(const T* const* in, int64_t inputs, float* out, int64_t count, bool accumulate);
 
 // False when any element is infinite or not a number.
-bool all_finite(const float* x, int64_t count);
+template <Element T>
+bool all_finite(const T* x, int64_t count);
 
 }  // namespace shardpipe::kernels

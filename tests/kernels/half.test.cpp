@@ -4,9 +4,11 @@
 #include <kernels/cpu/activation.h>
 #include <kernels/cpu/attention.h>
 #include <kernels/cpu/cross_entropy.h>
+#include <kernels/cpu/dropout.h>
 #include <kernels/cpu/embedding.h>
 #include <kernels/cpu/layernorm.h>
 #include <kernels/cpu/linear.h>
+#include <kernels/cpu/optimizer.h>
 #include <kernels/cpu/rmsnorm.h>
 #include <kernels/cpu/rotary.h>
 
@@ -57,6 +59,23 @@ TYPED_TEST(HalfKernels, ActivationsRoundWhatFp32Gives) {
       add(x.half.data(), y.half.data(), count);
       add(x.full.data(), y.full.data(), count);
       EXPECT_TRUE(is_rounded(y));
+    }
+  });
+}
+
+TYPED_TEST(HalfKernels, DropoutRoundsWhatFp32Gives) {
+  on_every_target([] {
+    const DropoutKey key{1, 2, 3, 4};
+    for (const int64_t count : counts) {
+      for (const float probability : {0.0f, 0.3f}) {
+        const auto x = values_with_extremes<TypeParam>(2 * count, 1);
+        Both<TypeParam> y(x.half.size());
+        dropout_forward(x.half.data(), y.half.data(), key, 5, 2, count, probability);
+        dropout_forward(x.full.data(), y.full.data(), key, 5, 2, count, probability);
+        EXPECT_TRUE(is_rounded(y));
+        dropout_backward_input(x.half.data(), y.half.data(), key, 5, 2, count, probability);
+        EXPECT_TRUE(is_rounded(y)) << "backward is the same function";
+      }
     }
   });
 }
@@ -203,6 +222,37 @@ TEST(HalfCrossEntropy, ScaleKeepsWhatFp16WouldLose) {
   cross_entropy_backward_input(kept.data(), &target, &log_sum_exp, 1, 2, 65536);
   EXPECT_EQ(to_float(lost[1]), 0);  // e^-20 is a thirtieth of the smallest fp16
   EXPECT_NEAR(to_float(kept[1]) / 65536, std::exp(-20.0), 1e-3 * std::exp(-20.0));
+}
+
+TYPED_TEST(HalfKernels, CollectivesSumInFp32InRankOrder) {
+  on_every_target([] {
+    for (const int64_t count : counts) {
+      const auto a = random_both<TypeParam>(count, 1), b = random_both<TypeParam>(count, 2),
+                 c = random_both<TypeParam>(count, 3);
+      const TypeParam* half[] = {a.half.data(), b.half.data(), c.half.data()};
+      const float* full[] = {a.full.data(), b.full.data(), c.full.data()};
+      Floats found = random_floats(count, 4), expected = found;
+      for (const bool accumulate : {true, false}) {
+        sum_in_order(half, 3, found.data(), count, accumulate);
+        sum_in_order(full, 3, expected.data(), count, accumulate);
+        EXPECT_TRUE(same_bits(found, expected));
+      }
+    }
+  });
+}
+
+TYPED_TEST(HalfKernels, OneElementThatIsNotFiniteIsFound) {
+  on_every_target([] {
+    for (const int64_t count : {1, 17, 5000}) {
+      auto x = random_both<TypeParam>(count, 1);
+      x.half[0] = from_float<TypeParam>(std::same_as<TypeParam, BFloat16> ? 3e38f : 65504.0f);
+      EXPECT_TRUE(all_finite(x.half.data(), count));
+      for (const float bad : {NAN, INFINITY, -INFINITY}) {
+        x.half.back() = from_float<TypeParam>(bad);
+        EXPECT_FALSE(all_finite(x.half.data(), count));
+      }
+    }
+  });
 }
 
 // [rows, width] in [rows, width + gap]

@@ -120,7 +120,7 @@ TEST(AllFinite, FindsOneBadElementAnywhere) {
       }
     }
   }
-  EXPECT_TRUE(all_finite(nullptr, 0));
+  EXPECT_TRUE(all_finite<float>(nullptr, 0));
 }
 
 // Shards cut a tensor at places that depend on the layout, and their copies lie anywhere: every elementwise kernel, run
