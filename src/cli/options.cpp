@@ -196,6 +196,11 @@ std::vector<Option> make_options() {
       "N-th layer, or the blocks of a list (0: embedding; such as 1,4-6)"));
   table.back().placeholder_text = "none|full|selective|every:N|blocks:LIST";
   table.back().allowed_text = "none, full, selective, every:N, blocks:LIST";
+  add(not_of_verify(plain<std::string>(
+      group, Kind::Text, "memory-limit", [](RunConfig & c) -> auto& { return c.memory_limit; },
+      "bytes that each rank may hold; a layout that needs more is refused with the nearest ones that fit")));
+  table.back().placeholder_text = "BYTES";
+  table.back().allowed_text = "none, or bytes such as 2500000000, 2.5GB or 8GiB";
   add(only(group, "offload", "none", "what leaves the device between its uses"));
 
   group = "Training";

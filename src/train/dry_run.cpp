@@ -7,6 +7,7 @@
 #include "program/memory.h"
 #include "program/traffic.h"
 #include "report/table.h"
+#include "train/memory_limit.h"
 #include "train/run.h"
 #include "train/trainer.h"
 
@@ -129,14 +130,16 @@ void dry_run(const RunConfig& config) {
   const auto counted = [](int64_t count, const char* what, const char* plural) {
     return fmt::format("{} {}{}", count, what, count == 1 ? "" : plural);
   };
-  fmt::print("{} = pp {} × dp {}, ZeRO {}, {}; {} of {} × {} tokens a rank\n\n", counted(layout.ranks(), "rank", "s"),
-             layout.pp, layout.dp, layout.zero, layout.schedule, counted(layout.micro_batches(), "micro-batch", "es"),
-             layout.micro_batch_size, config.model.seq_len);
+  fmt::print("{} = pp {} × dp {}, ZeRO {}, {}, {}{}; {} of {} × {} tokens a rank\n\n",
+             counted(layout.ranks(), "rank", "s"), layout.pp, layout.dp, layout.zero, layout.schedule,
+             to_string(layout.precision), layout.recompute == "none" ? "" : ", recompute " + layout.recompute,
+             counted(layout.micro_batches(), "micro-batch", "es"), layout.micro_batch_size, config.model.seq_len);
   print_table("What each rank holds: elements of its blocks, peak bytes of each kind, bytes that are allocated", kept);
   print_table("What else it holds for a while, in the same arena", passing);
   print_table("What each rank sends in a step", sent);
   if (layout.dp > 1) fmt::print("What the cadence of the reduction costs\n{}\n", cadence_table(config, model));
   for (const std::string& warning : warnings_of(config, -1, held_bytes(step))) fmt::print("warning: {}\n", warning);
+  require_memory_limit(config, step);
   fmt::print(
       "The program is checked: nothing waits for ever, is read before it is written, or is left out.\n"
       "{} of memory in all.\n",

@@ -18,6 +18,7 @@
 #include "report/run_folder.h"
 #include "report/summary.h"
 #include "report/table.h"
+#include "train/memory_limit.h"
 #include "train/samples.h"
 #include "train/trace.h"
 #include "train/trainer.h"
@@ -159,6 +160,7 @@ RunEnd run(const RunConfig& config, const std::string& config_text) {
   const Splits splits = split(stream.size(), config.model.seq_len, config.data.val_fraction);
   const Model model = make_model(config.model);
   const Step step = make_step(model, config.layout, optimizer_states_per_element(config.optimizer.optimizer));
+  require_memory_limit(config, step);
   const std::vector<uint64_t> planned = planned_bytes(step, config.layout);
   const uint64_t planned_most = *std::max_element(planned.begin(), planned.end());
 

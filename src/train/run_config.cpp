@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "train/memory_limit.h"
 
 namespace shardpipe {
 namespace {
@@ -180,6 +181,9 @@ std::vector<std::string> problems_of(const RunConfig& config) {
   check_loss_scale(problems, config);
   check_data(problems, config);
   check_block_cost(problems, config);
+  if (!bytes_in(config.memory_limit))
+    problems.push_back(fmt::format(
+        "--memory-limit: found '{}', allowed: none, or bytes such as 2500000000, 2.5GB or 8GiB", config.memory_limit));
   if (!is_utf8_without_nul(config.out))
     problems.emplace_back("--out: found a name that is not UTF-8 text, allowed: UTF-8 without NUL");
   if (config.trace && config.out.empty())

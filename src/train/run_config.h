@@ -45,10 +45,11 @@ struct RunConfig {
       block_cost;  // of a synthetic model: milliseconds of a layer's F, I, W and R (none: as F); empty: 10, 10, 10
   int64_t steps = 100;
   uint64_t seed = 1;
-  int64_t eval_every = 0;       // steps; 0: only after the last step, when there is a held-out part
-  int64_t eval_sequences = 64;  // held-out windows an evaluation reads, at most
-  std::string out;              // folder of the run; empty: nothing is written (verify, tests)
-  bool trace = false;           // write trace.json for the last step
+  int64_t eval_every = 0;             // steps; 0: only after the last step, when there is a held-out part
+  int64_t eval_sequences = 64;        // held-out windows an evaluation reads, at most
+  std::string memory_limit = "none";  // of each rank's arena: bytes_in (memory_limit.h)
+  std::string out;                    // folder of the run; empty: nothing is written (verify, tests)
+  bool trace = false;                 // write trace.json for the last step
   bool operator==(const RunConfig&) const = default;
 };
 

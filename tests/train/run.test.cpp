@@ -82,7 +82,7 @@ TEST_F(Run, WritesALineAStepAndASummary) {
     const Json& line = lines[k];
     EXPECT_THAT(keys_of(line),
                 UnorderedElementsAre("step", "loss", "grad_norm", "lr", "tokens", "seconds", "tokens_per_second", "mfu",
-                                     "peak_bytes", "wire_bytes", "skipped", "val_loss"));
+                                     "peak_bytes", "wire_bytes", "loss_scale", "skipped", "val_loss"));
     EXPECT_EQ(line.at("step"), k + 1);
     EXPECT_EQ(line.at("tokens"), 8 * 16);
     EXPECT_TRUE(line.at("loss") > 1 && line.at("loss") < 10) << line;
