@@ -51,6 +51,8 @@ std::string allowed_in_toml(const Option& option) {
     }
     case Kind::Text:
       return "a string";
+    case Kind::Integers:
+      return "a whole number, or an array of them";
     case Kind::Integer:
     case Kind::Real:
       return allowed(option);
@@ -95,6 +97,10 @@ std::optional<Value> convert(const Option& option, const toml::node& node) {
       break;
     case Kind::Integer:
       if (const auto* value = node.as_integer()) return value->get();
+      break;
+    case Kind::Integers:
+      if (const auto* value = node.as_integer()) return value->get();
+      if (const auto* array = node.as_array(); array && !array->empty()) return list_of<int64_t>(*array);
       break;
     case Kind::Real:
       if (const std::optional<double> real = real_of(node)) return *real;

@@ -146,19 +146,33 @@ std::vector<Option> make_options() {
   add(plain<int64_t>(
       group, Kind::Integer, "dp", [](RunConfig & c) -> auto& { return c.layout.dp; },
       "data-parallel replicas of each pipeline rank"));
-  Option zero{.name = "zero",
-              .opposite = "",
-              .group = group,
-              .kind = Kind::Integer,
-              .help = "ZeRO stage: 0 whole copies, 1 shards optimizer states, 2 gradients too, 3 parameters too",
-              .default_text = "",
-              .choices = {},
-              .set =
-                  [](RunConfig& c, const Value& value) {  // out of range stays out of range, for problems_of to tell
-                    c.layout.zero =
-                        static_cast<int>(std::clamp<int64_t>(std::get<int64_t>(value), INT32_MIN, INT32_MAX));
-                  },
-              .get = [](const RunConfig& c) -> Value { return int64_t{c.layout.zero}; }};
+  Option zero{
+      .name = "zero",
+      .opposite = "",
+      .group = group,
+      .kind = Kind::Integers,
+      .help =
+          "ZeRO stage: 0 whole copies, 1 shards optimizer states, 2 gradients too, 3 parameters too; of all pipeline "
+          "ranks, or of each",
+      .default_text = "",
+      .choices = {},
+      .set =
+          [](RunConfig& c, const Value& value) {  // out of range stays out of range, for problems_of to tell
+            const auto stage = [](int64_t number) {
+              return static_cast<int>(std::clamp<int64_t>(number, INT32_MIN, INT32_MAX));
+            };
+            if (const auto* one = std::get_if<int64_t>(&value)) {
+              c.layout.zero = stage(*one);
+              c.layout.zero_of_ranks.clear();
+              return;
+            }
+            c.layout.zero_of_ranks.clear();
+            for (const int64_t number : std::get<Integers>(value)) c.layout.zero_of_ranks.push_back(stage(number));
+          },
+      .get = [](const RunConfig& c) -> Value {
+        if (c.layout.zero_of_ranks.empty()) return int64_t{c.layout.zero};
+        return Integers(c.layout.zero_of_ranks.begin(), c.layout.zero_of_ranks.end());
+      }};
   add(zero);
   add(plain<std::string>(
       group, Kind::Text, "schedule", [](RunConfig & c) -> auto& { return c.layout.schedule; },
@@ -354,6 +368,8 @@ std::string allowed(const Option& option) {
       return "yes, no";
     case Kind::Integer:
       return "a whole number";
+    case Kind::Integers:
+      return "a whole number, or several with commas between them";
     case Kind::Real:
       return "a finite number";
     case Kind::Choice:
@@ -379,6 +395,8 @@ std::string placeholder(const Option& option) {
       return "yes|no";
     case Kind::Integer:
       return "N";
+    case Kind::Integers:
+      return "N[,N]";
     case Kind::Real:
       return "X";
     case Kind::Choice:
@@ -406,6 +424,13 @@ Value parse_value(const Option& option, std::string_view text) {
       return text == "yes";
     case Kind::Integer:
       return parse_number<int64_t>(text, allowed_text);
+    case Kind::Integers: {
+      std::vector<int64_t> numbers;
+      for (const std::string_view part : split_at_commas(text))
+        numbers.push_back(parse_number<int64_t>(part, allowed_text));
+      if (numbers.size() == 1) return numbers.front();
+      return numbers;
+    }
     case Kind::Real: {
       const auto number = parse_number<double>(text, allowed_text);
       if (!std::isfinite(number)) throw InputError(fmt::format("found {}, allowed: {}", text, allowed_text));

@@ -17,15 +17,16 @@ using Value = std::variant<bool, int64_t, double, std::string, std::vector<int64
                            std::vector<std::string>>;
 
 enum class Kind : uint8_t {
-  Switch,   // --trace, --no-trace; TOML true / false
-  YesNo,    // --reshard-after-forward yes; TOML true / false
-  Integer,  // --pp 2; TOML 2
-  Real,     // --lr 3e-4; TOML 3e-4 or a whole number
-  Choice,   // --optimizer adamw; TOML "adamw"
-  Text,     // --out runs/a; TOML "runs/a"
-  Reals,    // --block-cost 10,10,5; TOML [10, 10, 5]
-  Stages,   // --stages 5,3,4 or auto; TOML [5, 3, 4] or "auto"; "auto" is the empty list
-  Files,    // --data a,b, repeatable; TOML ["a", "b"] or "a"
+  Switch,    // --trace, --no-trace; TOML true / false
+  YesNo,     // --reshard-after-forward yes; TOML true / false
+  Integer,   // --pp 2; TOML 2
+  Integers,  // --zero 3 or 3,3,2,1; TOML 3 or [3, 3, 2, 1]
+  Real,      // --lr 3e-4; TOML 3e-4 or a whole number
+  Choice,    // --optimizer adamw; TOML "adamw"
+  Text,      // --out runs/a; TOML "runs/a"
+  Reals,     // --block-cost 10,10,5; TOML [10, 10, 5]
+  Stages,    // --stages 5,3,4 or auto; TOML [5, 3, 4] or "auto"; "auto" is the empty list
+  Files,     // --data a,b, repeatable; TOML ["a", "b"] or "a"
 };
 
 struct Option {

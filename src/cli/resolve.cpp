@@ -56,7 +56,7 @@ void derive_own_schedule(Layout& layout, std::vector<std::string>& problems) {
 void derive_layout(const Given& given, Layout& layout) {
   if (const Generator* generator = find_generator(layout.schedule); generator != nullptr && !find(given, "chunks"))
     layout.chunks_per_rank = generator->usual_chunks;
-  if (!find(given, "reduce-every")) layout.reduce_every = default_reduce_every(layout.zero);
+  if (!find(given, "reduce-every")) layout.reduce_every = default_reduce_every(layout.highest_zero());
   if (find(given, "global-batch-size")) return;
   int64_t batch = 0;
   const bool overflows =

@@ -99,6 +99,36 @@ bool check_schedule(const Layout& layout, const Model& model, std::vector<std::s
   return true;
 }
 
+// Of all ranks, or of each. The two uses of a tied embedding add up their gradients, whole or shard by shard: where
+// they lie on two ranks, both shard or neither.
+void check_zero(const Layout& layout, const Model& model, bool chunks_are_known, std::vector<std::string>& problems) {
+  const std::vector<int> stages = layout.zero_of_ranks.empty() ? std::vector{layout.zero} : layout.zero_of_ranks;
+  for (const int zero : stages)
+    if (!between(zero, 0, 3)) {
+      problems.push_back(fmt::format("--zero: found {}, allowed: 0 to 3", zero));
+      return;
+    }
+  if (layout.zero_of_ranks.empty() || !between(layout.pp, 1, most_ranks)) return;
+  if (static_cast<int64_t>(stages.size()) != layout.pp) {
+    problems.push_back(fmt::format("--zero {}: found {} stages, allowed: one for all, or {}, as --pp says",
+                                   layout.zero_text(), stages.size(), layout.pp));
+    return;
+  }
+  const Generator* generator = find_generator(layout.schedule);
+  if (!model.config.tied_embeddings || !chunks_are_known || (generator == nullptr && !layout.own_schedule)) return;
+  const Schedule schedule =
+      layout.own_schedule
+          ? *layout.own_schedule
+          : make_schedule(layout.schedule, {.ranks = static_cast<uint16_t>(layout.pp),
+                                            .chunks_per_rank = static_cast<uint16_t>(layout.chunks() / layout.pp)});
+  const uint16_t first = schedule.rank_of_chunk.front(), last = schedule.rank_of_chunk.back();
+  if ((stages[first] == 0) != (stages[last] == 0))
+    problems.push_back(fmt::format(
+        "--zero {}: found ZeRO {} on rank {} with the embedding and {} on rank {} with the head, which are tied; "
+        "allowed: 0 on both, 1 to 3 on both, or --untied",
+        layout.zero_text(), stages[first], first, stages[last], last));
+}
+
 void check_batch(const Layout& layout, std::vector<std::string>& problems) {
   const bool micro_batch_is_right = between(layout.micro_batch_size, 1, most_sequences);
   const bool global_batch_is_right = between(layout.global_batch_size, 1, most_sequences);
@@ -190,13 +220,19 @@ int64_t Layout::chunks() const {
   return pp * (generator == nullptr ? 1 : generator->usual_chunks);
 }
 
+std::string Layout::zero_text() const {
+  return zero_of_ranks.empty() ? fmt::format("{}", zero) : fmt::format("{}", fmt::join(zero_of_ranks, ","));
+}
+
 ReduceEvery default_reduce_every(int zero) { return zero >= 2 ? ReduceEvery::Micro : ReduceEvery::Step; }
 
 std::vector<std::string> problems_of(const Layout& layout, const Model& model) {
   std::vector<std::string> problems;
   check_ranks(layout, model, problems);
-  if (!between(layout.zero, 0, 3)) problems.push_back(fmt::format("--zero: found {}, allowed: 0 to 3", layout.zero));
-  const bool chunks_are_known = check_schedule(layout, model, problems);
+  std::vector<std::string> of_schedule;
+  const bool chunks_are_known = check_schedule(layout, model, of_schedule);
+  check_zero(layout, model, chunks_are_known, problems);
+  problems.insert(problems.end(), of_schedule.begin(), of_schedule.end());
   check_batch(layout, problems);
   check_micro_batch_bytes(layout, model, problems);
   check_parameter_bytes(model, problems);

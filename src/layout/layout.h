@@ -1,5 +1,6 @@
 // What a person asks for: how a model and a batch are spread over ranks. Its rules, and the errors they give.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@ struct Layout {
   int64_t pp = 1;                          // pipeline ranks
   int64_t dp = 1;                          // data-parallel replicas of each pipeline rank
   int zero = 0;                            // ZeRO stage
+  std::vector<int> zero_of_ranks{};        // of each pipeline rank, where they differ; then `zero` counts for nothing
   std::string schedule = "1f1b";           // of generators(), or the name of the file that own_schedule was read from
   std::optional<Schedule> own_schedule{};  // one without problems_of(Schedule)
   PassCosts pass_costs{};                  // of a chunk, where they are known: what schedules place weight parts by
@@ -29,8 +31,11 @@ struct Layout {
   std::vector<int64_t> stages;  // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
 
   int64_t ranks() const { return pp * dp; }
+  int zero_of(size_t pipeline_rank) const { return zero_of_ranks.empty() ? zero : zero_of_ranks[pipeline_rank]; }
+  int highest_zero() const { return zero_of_ranks.empty() ? zero : *std::ranges::max_element(zero_of_ranks); }
   int64_t chunks() const;                                                                // stages of all ranks
   int64_t micro_batches() const { return global_batch_size / (micro_batch_size * dp); }  // of one rank
+  std::string zero_text() const;  // "3" or "3,3,2,1", as --zero has it
   bool operator==(const Layout&) const = default;
 };
 

@@ -20,10 +20,12 @@ StepShape step_shape(const Model& model, const Layout& layout, uint64_t optimize
                                                 .chunks_per_rank = static_cast<uint16_t>(layout.chunks() / layout.pp),
                                                 .costs = layout.pass_costs}),
       .micro_batch = {layout.micro_batch_size, model.config.seq_len, layout.precision},
-      .residency = residency(layout.zero, layout.reduce_every),
+      .residency = {},
       .first_block = {},
       .optimizer_states_per_element = optimizer_states_per_element,
       .recompute = recompute_of_blocks(layout.recompute, model)};
+  for (size_t rank = 0; rank < shape.schedule.by_rank.size(); ++rank)
+    shape.residency.push_back(residency(layout.zero_of(rank), layout.reduce_every));
   const std::vector<int64_t> stages =
       layout.stages.empty() ? balanced_stages(model, layout.chunks(), shape.micro_batch) : layout.stages;
   check_invariant(stages.size() == shape.schedule.chunks, "{} stages for {} chunks", stages.size(),

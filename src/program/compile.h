@@ -20,7 +20,7 @@ struct StepShape {
   Layout layout;
   Schedule schedule;
   MicroBatchShape micro_batch;
-  Residency residency;
+  std::vector<Residency> residency;       // of each pipeline rank
   std::vector<uint16_t> first_block;      // of each chunk; one more at the end: the number of blocks
   uint64_t optimizer_states_per_element;  // 2 for AdamW, 0 for SGD
   std::vector<Recompute> recompute;       // of each block

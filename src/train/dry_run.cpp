@@ -131,7 +131,7 @@ void dry_run(const RunConfig& config) {
     return fmt::format("{} {}{}", count, what, count == 1 ? "" : plural);
   };
   fmt::print("{} = pp {} × dp {}, ZeRO {}, {}, {}{}; {} of {} × {} tokens a rank\n\n",
-             counted(layout.ranks(), "rank", "s"), layout.pp, layout.dp, layout.zero, layout.schedule,
+             counted(layout.ranks(), "rank", "s"), layout.pp, layout.dp, layout.zero_text(), layout.schedule,
              to_string(layout.precision), layout.recompute == "none" ? "" : ", recompute " + layout.recompute,
              counted(layout.micro_batches(), "micro-batch", "es"), layout.micro_batch_size, config.model.seq_len);
   print_table("What each rank holds: elements of its blocks, peak bytes of each kind, bytes that are allocated", kept);

@@ -38,9 +38,10 @@ std::vector<Change> changes_of(const Layout& layout, const Model& model) {
       set<std::string>("--recompute full", &Layout::recompute, "full"),
       set<std::string>("--recompute " + all_blocks, &Layout::recompute, all_blocks),
   };
-  for (int zero = layout.zero + 1; layout.dp > 1 && zero <= 3; ++zero)
+  for (int zero = layout.highest_zero() + 1; layout.dp > 1 && zero <= 3; ++zero)
     changes.push_back({fmt::format("--zero {}", zero), [zero](Layout& l) {
                          l.reduce_every = default_reduce_every(zero);
+                         l.zero_of_ranks.clear();
                          return std::exchange(l.zero, zero) != zero;
                        }});
   if (layout.schedule != "1f1b" && !layout.own_schedule)
@@ -60,14 +61,14 @@ std::vector<Change> changes_of(const Layout& layout, const Model& model) {
 std::vector<Change> larger_layouts(const Layout& layout) {
   std::vector<Change> changes;
   for (const int64_t times : {2, 4, 8})
-    if (!layout.own_schedule)
+    if (!layout.own_schedule && layout.zero_of_ranks.empty())
       changes.push_back({fmt::format("--pp {}", layout.pp * times), [times](Layout& l) {
                            l.pp *= times;
                            l.stages.clear();
                            return true;
                          }});
   for (const int64_t times : {2, 4, 8})
-    if (layout.zero > 0)
+    if (layout.highest_zero() > 0)
       changes.push_back({fmt::format("--dp {}", layout.dp * times), [times](Layout& l) {
                            l.dp *= times;
                            return true;

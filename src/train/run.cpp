@@ -130,6 +130,12 @@ std::vector<uint64_t> planned_bytes(const Step& step, const Layout& layout) {
   return bytes;
 }
 
+// 3, or [3, 3, 2, 1]
+nlohmann::ordered_json zero_json(const Layout& layout) {
+  return layout.zero_of_ranks.empty() ? nlohmann::ordered_json(layout.zero)
+                                      : nlohmann::ordered_json(layout.zero_of_ranks);
+}
+
 nlohmann::ordered_json layout_json(const StepShape& shape) {
   const Layout& layout = shape.layout;
   nlohmann::ordered_json stages = nlohmann::ordered_json::array();
@@ -137,7 +143,7 @@ nlohmann::ordered_json layout_json(const StepShape& shape) {
     stages.push_back(shape.first_block[chunk + 1] - shape.first_block[chunk]);
   return {{"pp", layout.pp},
           {"dp", layout.dp},
-          {"zero", layout.zero},
+          {"zero", zero_json(layout)},
           {"schedule", layout.schedule},
           {"micro_batch_size", layout.micro_batch_size},
           {"global_batch_size", layout.global_batch_size},

@@ -146,6 +146,12 @@ RunConfig random_config(std::mt19937_64& random) {
   layout.pp = from(1, std::min<int64_t>(config.model.layers + 2, 16));
   layout.dp = from(1, 16);
   layout.zero = static_cast<int>(from(0, 3));
+  if (from(0, 1) == 1) {
+    layout.zero = 0;
+    for (int64_t rank = 0; rank < layout.pp; ++rank) layout.zero_of_ranks.push_back(static_cast<int>(from(1, 3)));
+  }
+  layout.precision = static_cast<DType>(from(0, 2));
+  layout.recompute = std::vector<std::string>{"none", "full", "selective", "every:1", "blocks:0,1-2"}[from(0, 4)];
   layout.schedule = schedule_names()[from(0, std::ssize(schedule_names()) - 1)];
   layout.micro_batch_size = from(1, 9);
   layout.global_batch_size = layout.micro_batch_size * layout.dp * from(1, 100);
@@ -168,6 +174,15 @@ RunConfig random_config(std::mt19937_64& random) {
   optimizer.epsilon = 1e-12 + real(1e-5);
   optimizer.weight_decay = from(0, 1) == 1 ? 0 : real(1e6);
   optimizer.grad_clip = real(2);
+  if (layout.precision == DType::Float16)
+    config.loss_scale = {.initial = 1 + real(1e6),
+                         .growth = 1 + real(7),
+                         .backoff = 0.1 + real(0.8),
+                         .minimum = 0.01 + real(0.9),
+                         .growth_interval = from(1, 5000),
+                         .hysteresis = from(1, 9)};
+  config.on_nan = static_cast<OnNan>(from(0, 1));
+  config.memory_limit = std::vector<std::string>{"none", "1", "2.5GB", "8GiB"}[from(0, 3)];
   for (int64_t i = from(0, 3); i > 0; --i) config.data.data.push_back(text());
   config.data.data_format = static_cast<TokenFormat>(from(0, 2));
   config.data.val_fraction = 1e-6 + real(0.9);

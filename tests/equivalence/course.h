@@ -93,7 +93,7 @@ inline Weights initial_weights(const RunConfig& config) {
 inline std::string describe(const RunConfig& config) {
   const Layout& layout = config.layout;
   std::string text = fmt::format("{} pp {} dp {} zero {} m {} {} reduce every {}", config.model.name, layout.pp,
-                                 layout.dp, layout.zero, layout.micro_batches(), layout.schedule,
+                                 layout.dp, layout.zero_text(), layout.micro_batches(), layout.schedule,
                                  layout.reduce_every == ReduceEvery::Micro ? "micro" : "step");
   if (layout.precision != DType::Float32) text += fmt::format(" {}", to_string(layout.precision));
   if (!layout.reshard_after_forward) text += ", not resharded after forward";

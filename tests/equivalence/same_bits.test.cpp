@@ -102,6 +102,17 @@ TEST_P(SameBitsToo, WhateverIsComputedAgain) {
         expect_plain_bits();
       }
 }
+TEST_P(SameBitsToo, WithAZeroStageOfItsOwnForEachRank) {
+  for (const std::vector<int>& zero : {std::vector<int>{3, 3, 2, 1}, {1, 0, 3, 2}, {3, 0, 0, 1}})
+    for (const ReduceEvery reduce_every : {ReduceEvery::Micro, ReduceEvery::Step})
+      for (const char* schedule : {"1f1b", "gpipe", "zb-h2"}) {
+        config_.layout.pp = 4;
+        config_.layout.zero_of_ranks = zero;
+        config_.layout.reduce_every = reduce_every;
+        config_.layout.schedule = schedule;
+        expect_plain_bits();
+      }
+}
 TEST_P(SameBitsToo, OfUnevenStages) {
   for (const std::vector<int64_t>& stages :
        {std::vector<int64_t>{1, 5}, {5, 1}, {1, 1, 4}, {2, 3, 1}, {1, 1, 1, 1, 1, 1}}) {

@@ -96,6 +96,26 @@ TEST(LayoutRules, ZeroStageIsNoughtToThree) {
     EXPECT_THAT(problems({.zero = zero, .stages = {}}), ElementsAre(HasSubstr("--zero: found")));
 }
 
+TEST(LayoutRules, ZeroStagesOfRanksAreAsManyAsRanks) {
+  EXPECT_THAT(problems({.pp = 2, .zero_of_ranks = {3, 2}, .stages = {}}), ElementsAre());
+  EXPECT_THAT(problems({.pp = 2, .zero_of_ranks = {3, 2, 1}, .stages = {}}),
+              ElementsAre(AllOf(HasSubstr("--zero 3,2,1: found 3 stages"), HasSubstr("allowed: one for all, or 2"))));
+  EXPECT_THAT(problems({.pp = 2, .zero_of_ranks = {3, 4}, .stages = {}}), ElementsAre(HasSubstr("--zero: found 4")));
+}
+
+TEST(LayoutRules, TiedUsesBothShardOrNeither) {
+  EXPECT_THAT(problems({.pp = 2, .zero_of_ranks = {0, 3}, .stages = {}}),
+              ElementsAre(AllOf(HasSubstr("--zero 0,3: found ZeRO 0 on rank 0 with the embedding and 3 on rank 1"),
+                                HasSubstr("--untied"))));
+  EXPECT_THAT(problems({.pp = 3, .zero_of_ranks = {1, 0, 3}, .stages = {}}), ElementsAre());
+  // In a V both lie on one rank.
+  EXPECT_THAT(problems({.pp = 2, .zero_of_ranks = {0, 3}, .schedule = "dualpipe-v", .stages = {}}), ElementsAre());
+  ModelConfig untied = model_preset("gpt2-tiny");
+  untied.tied_embeddings = false;
+  const Layout layout{.pp = 2, .zero_of_ranks = {0, 3}, .stages = {}};
+  EXPECT_THAT(problems_of(layout, make_model(untied)), ElementsAre());
+}
+
 TEST(LayoutRules, RanksOfOneProcessAreLimited) {
   ModelConfig config = model_preset("gpt2-tiny");
   config.layers = 200;

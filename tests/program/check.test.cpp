@@ -35,6 +35,11 @@ Layout recomputing(const char* rule, Layout layout) {
   return layout;
 }
 
+Layout with_zero(std::vector<int> of_ranks, Layout layout) {
+  layout.zero_of_ranks = std::move(of_ranks);
+  return layout;
+}
+
 const std::vector<std::pair<Layout, bool>>& specimens() {
   static const std::vector<std::pair<Layout, bool>> layouts{
       {tiny_layout("1f1b", 2, 3, 3, ReduceEvery::Micro), true},
@@ -43,6 +48,7 @@ const std::vector<std::pair<Layout, bool>>& specimens() {
       {tiny_layout("1f1b", 3, 3, 0, ReduceEvery::Step), false},
       {tiny_layout("1f1b", 1, 2, 2, ReduceEvery::Micro), true},
       {tiny_layout("gpipe", 1, 2, 0, ReduceEvery::Micro), false},
+      {with_zero({3, 1}, tiny_layout("1f1b", 2, 2, 0, ReduceEvery::Step)), true},
       {recomputing("full", tiny_layout("1f1b", 2, 2, 3, ReduceEvery::Micro)), true},
       {recomputing("selective", tiny_layout("zb-h1", 2, 2, 1, ReduceEvery::Step)), false},
       {recomputing("blocks:2-3", tiny_layout("zb-h1", 2, 3, 0, ReduceEvery::Step, 1)), true},

@@ -58,6 +58,26 @@ TEST(Memory, OfParametersGradientsAndOptimizerIsAsTheZeroStageSays) {
       3);
 }
 
+TEST(Memory, OfARankFollowsItsOwnZeroStage) {
+  const Model model = tiny_model(6, true);
+  const std::vector<int> stages{3, 1, 2, 3};
+  for (const ReduceEvery reduce_every : {ReduceEvery::Micro, ReduceEvery::Step}) {
+    Layout mixed = tiny_layout("1f1b", 4, 5, 0, reduce_every);
+    mixed.zero_of_ranks = stages;
+    const Program program = compile(step_shape(model, mixed, 2));
+    for (size_t r = 0; r < stages.size(); ++r) {
+      const RankMemory found = memory(program.by_pipeline_rank[r]);
+      const RankMemory expected =
+          memory(compile(step_shape(model, tiny_layout("1f1b", 4, 5, stages[r], reduce_every), 2)).by_pipeline_rank[r]);
+      EXPECT_EQ(found.parameters, expected.parameters) << "rank " << r;
+      EXPECT_EQ(found.gathered, expected.gathered) << "rank " << r;
+      EXPECT_EQ(found.gradients, expected.gradients) << "rank " << r;
+      EXPECT_EQ(found.optimizer, expected.optimizer) << "rank " << r;
+      EXPECT_EQ(found.arena, expected.arena) << "rank " << r;
+    }
+  }
+}
+
 // Bytes in use at each action, counted without memory().
 uint64_t peak_of_live_bytes(const RankProgram& rank) {
   const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);

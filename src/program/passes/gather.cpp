@@ -12,8 +12,8 @@
 namespace shardpipe {
 
 Program pass_gather(Program program, const StepShape& shape) {
-  if (!shape.residency.parameters_sharded) return program;
   for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
+    if (!shape.residency[r].parameters_sharded) continue;
     RankProgram& rank = program.by_pipeline_rank[r];
     const uint16_t group =
         group_index(program, {.name = fmt::format("gather {}", r), .pipeline_ranks = {r}, .replicas = true});

@@ -13,8 +13,6 @@ namespace shardpipe {
 
 Program pass_optimizer(Program program, const StepShape& shape) {
   const Model& model = *shape.model;
-  const Residency& residency = shape.residency;
-  const Extent extent = residency.optimizer_sharded ? Extent::Owned : Extent::Whole;
   const SlotShape slot_shape{model.groups.size(), static_cast<uint64_t>(shape.layout.dp),
                              static_cast<uint64_t>(shape.layout.micro_batches())};
   Group everyone{.name = "world", .pipeline_ranks = {}, .replicas = true};
@@ -25,6 +23,8 @@ Program pass_optimizer(Program program, const StepShape& shape) {
 
   for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     RankEditor edit(program.by_pipeline_rank[r]);
+    const Residency& residency = shape.residency[r];
+    const Extent extent = residency.optimizer_sharded ? Extent::Owned : Extent::Whole;
     // The groups that live here, each with the gradient that holds its sum.
     std::vector<std::pair<uint16_t, uint32_t>> updated;
     for (uint16_t g = 0; g < model.groups.size(); ++g)

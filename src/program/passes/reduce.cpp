@@ -13,9 +13,9 @@ namespace shardpipe {
 Program pass_reduce(Program program, const StepShape& shape) {
   const auto last = static_cast<uint16_t>(shape.layout.micro_batches() - 1);
   const bool every_micro_batch = shape.layout.reduce_every == ReduceEvery::Micro;
-  const Extent extent = shape.residency.optimizer_sharded ? Extent::Owned : Extent::Whole;
   for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     RankProgram& rank = program.by_pipeline_rank[r];
+    const Extent extent = shape.residency[r].optimizer_sharded ? Extent::Owned : Extent::Whole;
     const uint16_t group =
         group_index(program, {.name = fmt::format("reduce {}", r), .pipeline_ranks = {r}, .replicas = true});
     RankEditor edit(rank);
@@ -37,7 +37,7 @@ Program pass_reduce(Program program, const StepShape& shape) {
           own.micro_batch = action.micro_batch;
           own.bytes = shape.shards_of(whole.index).padded_elements() * sizeof(float);
           rank.uses[u] = {edit.buffer(own), Access::Write};
-          if (shape.residency.gradients_sharded)
+          if (shape.residency[r].gradients_sharded)
             rank.buffers[accumulator].bytes = shape.shards_of(whole.index).shard_elements * sizeof(float);
           edit.append(reduce, {{rank.uses[u].buffer, Access::Read},
                                {accumulator, action.micro_batch == 0 ? Access::Write : Access::Add}});

@@ -10,8 +10,8 @@ namespace shardpipe {
 Program pass_tied(Program program, const StepShape& shape) {
   if (!shape.model->config.tied_embeddings) return program;
   const uint16_t tied = shape.model->blocks.front().groups.back();
-  const Extent extent = shape.residency.optimizer_sharded ? Extent::Owned : Extent::Whole;
   const uint16_t first = shape.schedule.rank_of_chunk.front(), last = shape.schedule.rank_of_chunk.back();
+  const Extent extent = shape.residency[first].optimizer_sharded ? Extent::Owned : Extent::Whole;  // and of the last
   Action sum{.kind = Kind::SumTied, .lane = Lane::Compute, .extent = extent, .index = tied};
   if (!RankEditor(program.by_pipeline_rank[first]).has(Role::Gradient, tied)) return program;  // an evaluation
   if (first == last) {
