@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/bind_comm.h"
 #include "model/blocks/blocks.h"
+#include "model/shape/pieces.h"
 #include "program/loss_scale.h"
 
 namespace shardpipe {
@@ -214,6 +215,16 @@ const StepScalars& Rank::evaluate() {
   return *evaluation_.scalars;
 }
 
+std::span<float> Rank::scratch_floats(uint64_t count) const {
+  uint64_t end = 0;
+  for (const Buffer& buffer : program_.buffers)
+    if (buffer.resident) end = std::max(end, buffer.offset + buffer.bytes);
+  end = (end + piece_alignment_bytes - 1) / piece_alignment_bytes * piece_alignment_bytes;
+  check_invariant(end + count * sizeof(float) <= arena_.size(), "{} floats of scratch above {} of {} bytes", count, end,
+                  arena_.size());
+  return {reinterpret_cast<float*>(arena_.at(0) + end), count};
+}
+
 void Rank::visit_parameters(const std::function<void(const Tensor&, std::span<const float>)>& visit) {
   const Model& model = *step_.shape.model;
   for (uint16_t g = 0; g < model.groups.size(); ++g) {
@@ -223,12 +234,12 @@ void Rank::visit_parameters(const std::function<void(const Tensor&, std::span<co
     if (fp32 == nullptr) continue;
     const std::span own(reinterpret_cast<const float*>(arena_.at(0) + fp32->offset), fp32->bytes / sizeof(float));
     const uint64_t whole = step_.shape.shards_of(g).padded_elements();
-    std::vector<float> gathered;
+    std::span<const float> values = own;
     if (own.size() < whole) {
-      gathered.resize(whole);
-      replicas_->all_gather(std::as_bytes(own), std::as_writable_bytes(std::span(gathered)));
+      const std::span<float> gathered = scratch_floats(whole);
+      replicas_->all_gather(std::as_bytes(own), std::as_writable_bytes(gathered));
+      values = gathered;
     }
-    const std::span<const float> values = own.size() < whole ? gathered : own;
     for (const Tensor& tensor : model.groups[g].tensors) visit(tensor, values.subspan(tensor.offset, tensor.elements));
   }
 }

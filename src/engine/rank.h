@@ -92,6 +92,8 @@ class Rank {
   };
   Bound bind(const Program&, const StepShape&, std::string_view name, LocalWorld&, bool observed);
   void inspect(const Action&);
+  // Between steps what is not resident in the arena is free. A whole gradient of any group here has its place there.
+  std::span<float> scratch_floats(uint64_t count) const;
   std::span<int32_t> input(Role, uint16_t micro_batch);
 
   const Step& step_;

@@ -1,0 +1,68 @@
+// What the process really holds, against what was planned.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "support/temporary_folder.h"
+#include "test_paths.h"
+
+namespace shardpipe {
+namespace {
+
+// The most bytes of memory that the binary had resident.
+uint64_t resident_bytes(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), SHARDPIPE_BINARY);
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (freopen("/dev/null", "w", stdout) != nullptr && freopen("/dev/null", "w", stderr) != nullptr)
+      execv(argv[0], argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  rusage usage{};
+  EXPECT_EQ(wait4(child, &status, 0, &usage), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+// Beyond what a dry run of the same layout needs: program, libraries, compiled steps. Four ranks of several threads
+// each have some 12 MB of stacks and compiled matrix products besides their arenas, in 16 bits some 23 MB, of which 1.2
+// MB a rank are panels. (oneDNN's own buffers for packed fp32 matrices grow with them: docs/memory.md.)
+TEST(ResidentMemorySlow, GrowsByThePlanAndLittleMore) {
+  const TemporaryFolder folder;
+  const std::string text = (folder.path() / "text").string(), out = (folder.path() / "run").string();
+  folder.write("text", std::string(1 << 16, 'a'));
+  for (const std::vector<std::string>& layout : {std::vector<std::string>{"--zero", "0"},
+                                                 {"--zero", "3", "--recompute", "full"},
+                                                 {"--zero", "1", "--precision", "bf16", "--schedule", "zb-h1"}}) {
+    std::filesystem::remove_all(out);
+    std::vector<std::string> arguments{"train", "--model", "gpt2-10m", "--data", text,
+                                       "--pp",  "2",       "--dp",     "2",      "--global-batch-size",
+                                       "8",     "--steps", "2"};
+    arguments.insert(arguments.end(), layout.begin(), layout.end());
+    std::vector<std::string> dry = arguments;
+    dry.emplace_back("--dry-run");
+    arguments.insert(arguments.end(), {"--out", out});
+    const uint64_t before = resident_bytes(dry), during = resident_bytes(arguments);
+    const auto planned = nlohmann::json::parse(content_of(std::filesystem::path(out) / "summary.json"))
+                             .at("planned_peak_bytes")
+                             .get<std::vector<uint64_t>>();
+    const uint64_t plan = std::accumulate(planned.begin(), planned.end(), uint64_t{0});
+    const uint64_t constant = layout.back() == "zb-h1" ? 30'000'000 : 20'000'000;
+    const uint64_t allowed = plan + std::max<uint64_t>(plan / 20, constant);
+    EXPECT_LE(during - before, allowed) << "plan " << plan << ", " << layout[1];
+    EXPECT_GE(during - before, plan - plan / 20) << "plan " << plan << ", " << layout[1];
+    std::printf("zero %s: plan %.1f MB, grown by %.1f MB\n", layout[1].c_str(), static_cast<double>(plan) / 1e6,
+                static_cast<double>(during - before) / 1e6);
+  }
+}
+
+}  // namespace
+}  // namespace shardpipe
