@@ -66,12 +66,20 @@ double sum_of_squares(const float* x, int64_t count) {
   return total;
 }
 
+// Pairs, pairs of pairs, …: `open` holds a sum for each bit of the number of inputs so far, the largest first.
 template <class T, class Sum>
 HWY_INLINE void sum_inputs(const T* const* in, int64_t inputs, Sum* out, int64_t count, bool accumulate) {
   const hn::ScalableTag<Sum> d;
   for_each_vector(d, count, [&](int64_t i, auto lanes) HWY_ATTR {
-    auto sum = inputs > 0 ? lanes.load(d, in[0] + i) : hn::Zero(d);
-    for (int64_t input = 1; input < inputs; ++input) sum = hn::Add(sum, lanes.load(d, in[input] + i));
+    hn::Vec<decltype(d)> open[32];
+    int top = 0;
+    for (int64_t input = 0; input < inputs; ++input) {
+      auto pair = lanes.load(d, in[input] + i);
+      for (int64_t bits = input; (bits & 1) != 0; bits >>= 1) pair = hn::Add(open[--top], pair);
+      open[top++] = pair;
+    }
+    auto sum = top > 0 ? open[--top] : hn::Zero(d);
+    while (top > 0) sum = hn::Add(open[--top], sum);
     if (accumulate) sum = hn::Add(lanes.load(d, out + i), sum);
     lanes.store(sum, d, out + i);
   });

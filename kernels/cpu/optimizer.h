@@ -25,8 +25,9 @@ void sgd_step(const Sgd&, float* parameter, const float* gradient, int64_t count
 // Σ x², in double, in an order that depends on count alone
 double sum_of_squares(const float* x, int64_t count);
 
-// out[i] = (accumulate ? out[i] : 0) + ((in[0][i] + in[1][i]) + in[2][i]) + …: the sum of a collective, in rank order.
-// `out` may be one of the inputs when it is overwritten.
+// out[i] = (accumulate ? out[i] : 0) + the sum of in[0][i], in[1][i], …: that of a collective. Neighbours first, then
+// pairs of neighbours, and so on: ((0 + 1) + (2 + 3)) + (4 + 5). So a sum of groups of 2^k neighbours, each summed by
+// itself, has the same bits. `out` may be one of the inputs when it is overwritten.
 void sum_in_order(const float* const* in, int64_t inputs, float* out, int64_t count, bool accumulate);
 void sum_in_order(const double* const* in, int64_t inputs, double* out, int64_t count, bool accumulate);
 // The same of what was rounded to 16 bits to be sent; summed in fp32.

@@ -146,6 +146,9 @@ std::vector<Option> make_options() {
   add(plain<int64_t>(
       group, Kind::Integer, "dp", [](RunConfig & c) -> auto& { return c.layout.dp; },
       "data-parallel replicas of each pipeline rank"));
+  add(plain<int64_t>(
+      group, Kind::Integer, "replicate", [](RunConfig & c) -> auto& { return c.layout.replicate; },
+      "of the --dp replicas: copies of a group that shards (HSDP); must leave groups of 1, 2, 4, …"));
   Option zero{
       .name = "zero",
       .opposite = "",

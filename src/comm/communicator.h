@@ -1,9 +1,9 @@
 // How the ranks of a group exchange bytes: the whole contract, whatever carries it (threads of this process, MPI,
 // NCCL).
 //
-// Blocking: a call returns when its result is there and its inputs may be reused. Sums are in rank order, ((r0 + r1) +
-// r2) + …, so their bits do not depend on timing or transport. A communicator is used by one thread at a time;
-// different communicators of one rank may be used by different threads at once. No call allocates.
+// Blocking: a call returns when its result is there and its inputs may be reused. Sums are pairwise in rank order, ((r0
+// + r1) + (r2 + r3)) + …, so their bits do not depend on timing or transport. A communicator is used by one thread at a
+// time; different communicators of one rank may be used by different threads at once. No call allocates.
 //
 // Errors: InvariantError, on every member of the group, when its members call different operations or sizes in the same
 // place; it names the group, two ranks and both calls. Aborted when another rank failed: its error is the one to show.

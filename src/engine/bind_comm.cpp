@@ -10,10 +10,15 @@ namespace shardpipe {
 std::vector<int> members_of(const StepShape& shape, const Group& group, uint16_t replica) {
   std::vector<int> members;
   for (const uint16_t pipeline_rank : group.pipeline_ranks) {
-    if (!group.replicas)
-      members.push_back(world_rank(shape, pipeline_rank, replica));
-    else
-      for (uint16_t r = 0; r < shape.layout.dp; ++r) members.push_back(world_rank(shape, pipeline_rank, r));
+    for (uint16_t r = 0; r < shape.layout.dp; ++r) {
+      const bool same_copy = shape.copy_index(r) == shape.copy_index(replica);
+      const bool same_shard = shape.shard_index(r) == shape.shard_index(replica);
+      const bool member = group.replicas == Replicas::Own            ? r == replica
+                          : group.replicas == Replicas::ShardGroup   ? same_copy
+                          : group.replicas == Replicas::AcrossGroups ? same_shard
+                                                                     : true;
+      if (member) members.push_back(world_rank(shape, pipeline_rank, r));
+    }
   }
   return members;
 }
@@ -34,7 +39,7 @@ BoundAction bind_communication(const Program& program, const StepShape& shape, c
   const auto owned_part = [&](const Buffer& buffer) {
     const uint64_t shard = shape.shards_of(buffer.index).shard_elements;
     const std::span<float> all = floats(buffer);
-    return all.size() == shard ? all : all.subspan(place.replica * shard, shard);
+    return all.size() == shard ? all : all.subspan(shape.shard_index(place.replica) * shard, shard);
   };
   switch (action.kind) {
     case Kind::Send:
@@ -45,9 +50,8 @@ BoundAction bind_communication(const Program& program, const StepShape& shape, c
       const std::span<std::byte> whole = bytes_in(rank.buffers[uses[action.use_count - 1].buffer]);
       const size_t shard = whole.size() / shape.shards_of(action.index).ranks;
       const bool in_place = action.use_count == 1;
-      return [comm, from = in_place ? whole.subspan(place.replica * shard, shard) : bytes_in(first), whole] {
-        comm->all_gather(from, whole);
-      };
+      return [comm, from = in_place ? whole.subspan(shape.shard_index(place.replica) * shard, shard) : bytes_in(first),
+              whole] { comm->all_gather(from, whole); };
     }
     case Kind::SumTied: {
       const std::span<float> data = action.extent == Extent::Owned ? owned_part(first) : floats(first);
@@ -65,6 +69,9 @@ BoundAction bind_communication(const Program& program, const StepShape& shape, c
   const Use& target = uses[action.use_count - 1];
   const Buffer& sum = rank.buffers[target.buffer];
   const bool accumulate = action.use_count == 2 && target.access == Access::Add;
+  if (program.groups[action.group].replicas == Replicas::AcrossGroups)
+    return
+        [comm, from = owned_part(first), to = owned_part(sum), accumulate] { comm->all_reduce(from, to, accumulate); };
   if (action.extent == Extent::Owned)
     return
         [comm, from = floats(first), to = owned_part(sum), accumulate] { comm->reduce_scatter(from, to, accumulate); };

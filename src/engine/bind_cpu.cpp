@@ -150,7 +150,8 @@ class CpuBinder {
     auto* const data = arena_.get<std::byte>(buffer);
     if (extent == Extent::Whole) return {data, {0, cut.elements}};
     const bool holds_all = buffer.bytes == cut.padded_elements() * element;
-    return {data + (holds_all ? place_.replica * cut.shard_elements * element : 0), owned(cut, place_.replica)};
+    const uint64_t shard = shape_.shard_index(place_.replica);
+    return {data + (holds_all ? shard * cut.shard_elements * element : 0), owned(cut, shard)};
   }
   bool uses_role(const Action& action, Role role) const {
     return std::ranges::any_of(uses_of(rank_, action),
@@ -174,8 +175,8 @@ class CpuBinder {
             static_cast<uint64_t>(shape_.layout.micro_batches())};
   }
 
-  // Squares are taken shard by shard even where a gradient is whole, so that they add up in the same order in every
-  // layout.
+  // Squares are taken slice by slice, a slice for each replica, even where a gradient is whole, so that they add up in
+  // the same order in every layout. Of the copies of a shard each takes one slice.
   BoundAction gradient_norm(const Action& action) const {
     const Buffer& buffer = buffer_of(action, Role::Slots);
     struct Square {
@@ -193,10 +194,13 @@ class CpuBinder {
       if (read.role != Role::Gradient) continue;
       if (action.extent == Extent::Owned) {
         const Part mine = part(use, Extent::Owned);
-        squares.push_back(
-            {mine.floats(), static_cast<int64_t>(mine.range.size()), slots.square(read.index, place_.replica)});
+        const uint64_t slice = shape_.shard_index(place_.replica) * static_cast<uint64_t>(shape_.layout.replicate) +
+                               shape_.copy_index(place_.replica);
+        const Range range = owned(shape_.slices_of(read.index), slice);
+        squares.push_back({mine.floats() + (range.begin - mine.range.begin), static_cast<int64_t>(range.size()),
+                           slots.square(read.index, slice)});
       } else if (place_.replica == 0) {
-        const Shards cut = shape_.shards_of(read.index);
+        const Shards cut = shape_.slices_of(read.index);
         for (uint64_t shard = 0; shard < cut.ranks; ++shard)
           squares.push_back({floats(use) + owned(cut, shard).begin, static_cast<int64_t>(owned(cut, shard).size()),
                              slots.square(read.index, shard)});

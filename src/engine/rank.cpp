@@ -82,7 +82,8 @@ Rank::Rank(const Step& step, LocalWorld& world, int world_rank, Observer observe
   training_ = bind(step.training, step.shape, "train", world, true);
   evaluation_ = bind(step.evaluation, step.evaluation_shape, "evaluate", world, false);
   const std::vector<int> members =
-      members_of(step.shape, {.name = "", .pipeline_ranks = {place_.pipeline_rank}, .replicas = true}, place_.replica);
+      members_of(step.shape, {.name = "", .pipeline_ranks = {place_.pipeline_rank}, .replicas = step.shape.sharing()},
+                 place_.replica);
   replicas_ = world.join(fmt::format("parameters {}", place_.pipeline_rank), members, world_rank);
   std::vector<int> all(static_cast<size_t>(world.size()));
   std::iota(all.begin(), all.end(), 0);
@@ -134,7 +135,7 @@ void Rank::initialise(const InitialParameters& initial) {
     const DType dtype = stored ? shape.micro_batch.dtype : DType::Float32;
     const uint64_t count = buffer.bytes / bytes_of(dtype);
     const Shards cut = shape.shards_of(buffer.index);
-    const uint64_t first = count < cut.padded_elements() ? place_.replica * cut.shard_elements : 0;
+    const uint64_t first = count < cut.padded_elements() ? shape.shard_index(place_.replica) * cut.shard_elements : 0;
     fill(dtype, out, count, [&](uint64_t begin, uint64_t elements, float* values) {
       initial(shape.model->groups[buffer.index], first + begin, elements, values);
     });

@@ -129,6 +129,28 @@ void check_zero(const Layout& layout, const Model& model, bool chunks_are_known,
         layout.zero_text(), stages[first], first, stages[last], last));
 }
 
+// Sums are pairwise: a group of 2^k neighbours is summed by itself without changing the bits of the whole.
+void check_replicate(const Layout& layout, std::vector<std::string>& problems) {
+  if (layout.replicate == 1) return;
+  if (!between(layout.replicate, 1, most_ranks)) {
+    problems.push_back(fmt::format("--replicate: found {}, allowed: 1 to --dp", layout.replicate));
+    return;
+  }
+  if (!between(layout.dp, 1, most_ranks)) return;
+  std::vector<int64_t> allowed;
+  for (int64_t group = 1; group <= layout.dp; group *= 2)
+    if (layout.dp % group == 0) allowed.insert(allowed.begin(), layout.dp / group);
+  if (std::ranges::find(allowed, layout.replicate) == allowed.end())
+    problems.push_back(
+        fmt::format("--replicate {}: found --dp {}, allowed: {}, which leave shard groups of 1, 2, 4, … replicas",
+                    layout.replicate, layout.dp, fmt::join(allowed, ", ")));
+  const std::vector<int> stages = layout.zero_of_ranks.empty() ? std::vector{layout.zero} : layout.zero_of_ranks;
+  if (std::ranges::all_of(stages, [](int zero) { return zero == 0; }))
+    problems.push_back(fmt::format(
+        "--replicate {}: found --zero 0, which shards nothing to replicate; allowed: --zero 1 to 3, or --replicate 1",
+        layout.replicate));
+}
+
 void check_batch(const Layout& layout, std::vector<std::string>& problems) {
   const bool micro_batch_is_right = between(layout.micro_batch_size, 1, most_sequences);
   const bool global_batch_is_right = between(layout.global_batch_size, 1, most_sequences);
@@ -232,6 +254,7 @@ std::vector<std::string> problems_of(const Layout& layout, const Model& model) {
   std::vector<std::string> of_schedule;
   const bool chunks_are_known = check_schedule(layout, model, of_schedule);
   check_zero(layout, model, chunks_are_known, problems);
+  check_replicate(layout, problems);
   problems.insert(problems.end(), of_schedule.begin(), of_schedule.end());
   check_batch(layout, problems);
   check_micro_batch_bytes(layout, model, problems);

@@ -13,11 +13,12 @@
 namespace shardpipe {
 
 struct Layout {
-  int64_t pp = 1;                          // pipeline ranks
-  int64_t dp = 1;                          // data-parallel replicas of each pipeline rank
-  int zero = 0;                            // ZeRO stage
-  std::vector<int> zero_of_ranks{};        // of each pipeline rank, where they differ; then `zero` counts for nothing
-  std::string schedule = "1f1b";           // of generators(), or the name of the file that own_schedule was read from
+  int64_t pp = 1;                    // pipeline ranks
+  int64_t dp = 1;                    // data-parallel replicas of each pipeline rank
+  int64_t replicate = 1;             // groups of dp / replicate neighbours shard, each a copy of the others (HSDP)
+  int zero = 0;                      // ZeRO stage
+  std::vector<int> zero_of_ranks{};  // of each pipeline rank, where they differ; then `zero` counts for nothing
+  std::string schedule = "1f1b";     // of generators(), or the name of the file that own_schedule was read from
   std::optional<Schedule> own_schedule{};  // one without problems_of(Schedule)
   PassCosts pass_costs{};                  // of a chunk, where they are known: what schedules place weight parts by
   int64_t chunks_per_rank = 0;             // stages that a pipeline rank holds; 0: as many as the schedule usually has
@@ -31,6 +32,7 @@ struct Layout {
   std::vector<int64_t> stages;  // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
 
   int64_t ranks() const { return pp * dp; }
+  int64_t shard_group() const { return dp / replicate; }  // replicas that share one copy
   int zero_of(size_t pipeline_rank) const { return zero_of_ranks.empty() ? zero : zero_of_ranks[pipeline_rank]; }
   int highest_zero() const { return zero_of_ranks.empty() ? zero : *std::ranges::max_element(zero_of_ranks); }
   int64_t chunks() const;                                                                // stages of all ranks

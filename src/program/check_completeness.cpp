@@ -4,6 +4,7 @@
 // each parameter group is updated once wherever it lives, and whole again where it is kept whole.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -16,7 +17,8 @@ namespace {
 // What a gradient accumulator of one rank holds.
 struct GradientState {
   int micro_batches = 0;  // 0 … this - 1 have been added
-  bool reduced = false;   // over the data-parallel group
+  bool reduced = false;   // over the data-parallel group, or the shard group
+  bool across = false;    // over the copies of the shard group, where there are any
   bool summed = false;    // over the two uses of a tied group
 };
 
@@ -31,7 +33,11 @@ struct Counts {
 class RankRules {
  public:
   RankRules(const Program& program, uint16_t r, Counts& counts, std::vector<Finding>& findings)
-      : program_(program), rank_(program.by_pipeline_rank[r]), r_(r), counts_(counts), findings_(findings) {}
+      : program_(program), rank_(program.by_pipeline_rank[r]), r_(r), counts_(counts), findings_(findings) {
+    for (const Group& group : program.groups)
+      has_copies_ =
+          has_copies_ || (group.replicas == Replicas::AcrossGroups && std::ranges::count(group.pipeline_ranks, r) > 0);
+  }
 
   void run() {
     for (size_t i = 0; i < rank_.actions.size(); ++i) {
@@ -142,17 +148,20 @@ class RankRules {
       return;
     }
     same_extent(action);
+    const bool across = program_.groups[action.group].replicas == Replicas::AcrossGroups;
     for (const Use& use : uses_of(rank_, action)) {
       const Buffer& buffer = rank_.buffers[use.buffer];
       if (buffer.role != Role::Gradient || buffer.micro_batch != none) continue;
+      GradientState& state = gradients_[use.buffer];
       if (action.micro_batch == none) {
-        if (gradients_[use.buffer].micro_batches != counts_.micro_batches)
-          finding("a gradient is reduced when it is complete");
-        if (gradients_[use.buffer].reduced) finding("a gradient is reduced once");
+        if (state.micro_batches != counts_.micro_batches) finding("a gradient is reduced when it is complete");
+        if (across ? state.across : state.reduced) finding("a gradient is reduced once");
+        if (across && !state.reduced) finding("shard groups are summed each before all of them");
       } else {
         add(use, action.micro_batch);
       }
-      gradients_[use.buffer].reduced = true;
+      state.reduced = true;
+      state.across = state.across || across;
     }
   }
 
@@ -205,7 +214,7 @@ class RankRules {
 
   bool complete(uint32_t buffer) {
     const GradientState& state = gradients_[buffer];
-    return state.reduced && state.micro_batches == counts_.micro_batches;
+    return state.reduced && (state.across || !has_copies_) && state.micro_batches == counts_.micro_batches;
   }
   void ready(uint32_t buffer) {
     if (!complete(buffer)) finding("the optimizer reads gradients that are complete and reduced");
@@ -222,7 +231,7 @@ class RankRules {
   std::map<uint32_t, GradientState> gradients_;
   std::set<uint16_t> updated_, stale_;
   enum class SlotsState { Empty, Written, Summed } slots_ = SlotsState::Empty;
-  bool clipped_ = false, extent_known_ = false;
+  bool clipped_ = false, extent_known_ = false, has_copies_ = false;
   Extent extent_ = Extent::Whole;
 };
 

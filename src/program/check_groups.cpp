@@ -24,6 +24,17 @@ uint64_t bytes_of(const RankProgram& rank, const Action& action) {
   return bytes;
 }
 
+// A micro-batch's own gradient is summed over all who share it, and what a shard group has made of it over the copies;
+// a gradient of the whole step over either, in an order that the rules of completeness know.
+bool right_sum(const RankProgram& rank, const Action& action, Replicas replicas) {
+  if (replicas == Replicas::Own) return false;
+  if (action.micro_batch == none) return true;
+  bool reads_part = false;
+  for (const Use& use : uses_of(rank, action))
+    reads_part = reads_part || (rank.buffers[use.buffer].role == Role::PartialGradient && use.access == Access::Read);
+  return reads_part == (replicas == Replicas::AcrossGroups);
+}
+
 // Gradients and parameters cross the replicas of one pipeline rank; a message or a tied sum has two pipeline ranks of
 // one replica; the slots are everybody's.
 bool right_group(const Program& program, uint16_t r, const Action& action) {
@@ -31,16 +42,18 @@ bool right_group(const Program& program, uint16_t r, const Action& action) {
   const std::vector<uint16_t>& ranks = group.pipeline_ranks;
   switch (action.kind) {
     case Kind::Unshard:
-      return group.replicas && ranks == std::vector{r};
+      return (group.replicas == Replicas::All || group.replicas == Replicas::ShardGroup) && ranks == std::vector{r};
     case Kind::Reduce:
-      if (action.index != none) return group.replicas && ranks == std::vector{r};
-      return group.replicas && std::set(ranks.begin(), ranks.end()).size() == program.by_pipeline_rank.size();
+      if (action.index != none)
+        return ranks == std::vector{r} && right_sum(program.by_pipeline_rank[r], action, group.replicas);
+      return group.replicas == Replicas::All &&
+             std::set(ranks.begin(), ranks.end()).size() == program.by_pipeline_rank.size();
     case Kind::Send:
-      return !group.replicas && ranks.size() == 2 && ranks[0] == r && ranks[1] != r;
+      return group.replicas == Replicas::Own && ranks.size() == 2 && ranks[0] == r && ranks[1] != r;
     case Kind::Receive:
-      return !group.replicas && ranks.size() == 2 && ranks[1] == r && ranks[0] != r;
+      return group.replicas == Replicas::Own && ranks.size() == 2 && ranks[1] == r && ranks[0] != r;
     default:
-      return !group.replicas && ranks.size() == 2 && ranks[0] != ranks[1];
+      return group.replicas == Replicas::Own && ranks.size() == 2 && ranks[0] != ranks[1];
   }
 }
 

@@ -142,8 +142,14 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
     case Kind::Reduce:
       if (i == none) return {{.role = Role::Slots, .accesses = add}};
       if (m == none) return {{.role = Role::Gradient, .accesses = add, .index = i}};
-      return {{.role = Role::Gradient, .accesses = read, .index = i, .micro_batch = m},
-              {.role = Role::Gradient, .accesses = write_or_add, .index = i}};
+      // Of a micro-batch's gradient into the sum; with copies of shard groups, into a part of it, and from there.
+      return {{.role = Role::Gradient, .accesses = read, .index = i, .micro_batch = m, .least = 0},
+              {.role = Role::PartialGradient,
+               .accesses = {Access::Read, Access::Write},
+               .index = i,
+               .micro_batch = m,
+               .least = 0},
+              {.role = Role::Gradient, .accesses = write_or_add, .index = i, .least = 0}};
     case Kind::SumTied:  // with the other rank, or of two gradients here
       return {{.role = Role::Gradient, .accesses = add, .index = i},
               {.role = Role::Gradient,
@@ -174,7 +180,7 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
 
 // What of a parameter group is stored in one type: parameters in that of the blocks, the rest in fp32.
 bool is_parameters(Role role) { return role == Role::Parameters || role == Role::Shard; }
-bool is_fp32(Role role) { return role == Role::Gradient || role == Role::Master; }
+bool is_fp32(Role role) { return role == Role::Gradient || role == Role::PartialGradient || role == Role::Master; }
 
 // All whole arrays of a parameter group in one type have one size: parameters, gathered or kept, and gradients of one
 // micro-batch. What is kept of a gradient is as large, or a shard of it.

@@ -30,7 +30,14 @@ struct StepShape {
   uint64_t parameter_bytes() const { return bytes_of(micro_batch.dtype); }  // of one, as blocks read it
   bool has_masters() const { return micro_batch.dtype != DType::Float32; }
   bool scales_loss() const { return micro_batch.dtype == DType::Float16; }
-  Shards shards_of(uint16_t group) const { return shards(model->groups[group].elements, layout.dp); }
+  Shards shards_of(uint16_t group) const {
+    return shards(model->groups[group].elements, layout.shard_group(), layout.replicate);
+  }
+  // The finest cut of it: of a shard, a slice for each copy.
+  Shards slices_of(uint16_t group) const { return shards(model->groups[group].elements, layout.dp); }
+  uint16_t shard_index(uint16_t replica) const { return static_cast<uint16_t>(replica % layout.shard_group()); }
+  uint16_t copy_index(uint16_t replica) const { return static_cast<uint16_t>(replica / layout.shard_group()); }
+  Replicas sharing() const { return layout.replicate == 1 ? Replicas::All : Replicas::ShardGroup; }
 };
 StepShape step_shape(const Model&, const Layout&, uint64_t optimizer_states_per_element);
 

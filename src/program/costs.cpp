@@ -37,8 +37,9 @@ double seconds_of(const CostModel& costs, const Program& program, uint16_t pipel
   }
   if (action.group != none) {
     const Group& group = program.groups[action.group];
-    if (group.pipeline_ranks.size() * (group.replicas ? costs.dp : 1) == 1) return 0;
-    return costs.collective.seconds(static_cast<double>(sent_bytes(program, pipeline_rank, action, costs.dp)));
+    if (group.pipeline_ranks.size() * replicas_in(group.replicas, costs.dp, costs.replicate) == 1) return 0;
+    return costs.collective.seconds(
+        static_cast<double>(sent_bytes(program, pipeline_rank, action, costs.dp, costs.replicate)));
   }
   double bytes = 0;
   for (const Use& use : uses_of(rank, action)) bytes += static_cast<double>(rank.buffers[use.buffer].bytes);

@@ -25,10 +25,11 @@ struct BytesCost {
 struct CostModel {
   std::vector<BlockSeconds> blocks;  // of every block, or one for all
   BytesCost message;                 // from one pipeline rank to the next: latency, 1 / bandwidth
-  BytesCost collective;  // of the bytes that a ring sends from each rank: (N-1)/N of the array, twice for an
-                         // all-reduce. Nothing where a rank is alone
-  BytesCost update;      // norm, clip, optimizer, local sum of tied gradients: of the bytes that they use
-  uint64_t dp = 1;       // replicas that the program was compiled for
+  BytesCost collective;    // of the bytes that a ring sends from each rank: (N-1)/N of the array, twice for an
+                           // all-reduce. Nothing where a rank is alone
+  BytesCost update;        // norm, clip, optimizer, local sum of tied gradients: of the bytes that they use
+  uint64_t dp = 1;         // replicas that the program was compiled for
+  uint64_t replicate = 1;  // and copies of its shard groups
 };
 
 // Of an action of this pipeline rank, from when it and all whom it speaks to have begun. InvariantError where `blocks`

@@ -25,6 +25,8 @@ uint64_t& counter(RankMemory& memory, const Buffer& buffer) {
       return buffer.resident ? memory.parameters : memory.gathered;
     case Role::Shard:
       return memory.parameters;
+    case Role::PartialGradient:
+      return memory.micro_batch_gradients;
     case Role::Gradient:
       return buffer.micro_batch == none ? memory.gradients : memory.micro_batch_gradients;
     case Role::OptimizerState:
@@ -75,23 +77,24 @@ RankMemory memory(const RankProgram& rank) {
   return peak;
 }
 
-RankPadding padding(const RankProgram& rank, const Model& model, uint64_t dp, uint64_t replica) {
+RankPadding padding(const RankProgram& rank, const Model& model, uint64_t dp, uint64_t replica, uint64_t replicate) {
+  const uint64_t ranks = dp / replicate;
   RankPadding sum;
   const auto add = [&](uint64_t& counter, const Buffer& buffer, bool whole) {
-    const Shards cut = shards(model.groups[buffer.index].elements, dp);
+    const Shards cut = shards(model.groups[buffer.index].elements, ranks, replicate);
     const uint64_t held = whole ? cut.padded_elements() : cut.shard_elements;
-    const uint64_t real = whole ? cut.elements : owned(cut, replica).size();
+    const uint64_t real = whole ? cut.elements : owned(cut, replica % ranks).size();
     counter += buffer.bytes / held * (held - real);  // bytes / held: of one element, in all optimizer states together
   };
   for (const Buffer& buffer : rank.buffers) {
     if (buffer.role == Role::Parameters && buffer.resident) add(sum.parameters, buffer, true);
     if (buffer.role == Role::Shard) add(sum.parameters, buffer, false);
     if (buffer.role == Role::Master) {
-      const Shards cut = shards(model.groups[buffer.index].elements, dp);
+      const Shards cut = shards(model.groups[buffer.index].elements, ranks, replicate);
       add(sum.optimizer, buffer, buffer.bytes == cut.padded_elements() * sizeof(float));
     }
     if (buffer.role == Role::Gradient && buffer.micro_batch == none) {
-      const Shards cut = shards(model.groups[buffer.index].elements, dp);
+      const Shards cut = shards(model.groups[buffer.index].elements, ranks, replicate);
       add(sum.gradients, buffer, buffer.bytes == cut.padded_elements() * sizeof(float));
     }
   }

@@ -28,6 +28,6 @@ RankMemory memory(const RankProgram&);
 struct RankPadding {
   uint64_t parameters = 0, gradients = 0, optimizer = 0;
 };
-RankPadding padding(const RankProgram&, const Model&, uint64_t dp, uint64_t replica);
+RankPadding padding(const RankProgram&, const Model&, uint64_t dp, uint64_t replica, uint64_t replicate = 1);
 
 }  // namespace shardpipe

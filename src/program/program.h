@@ -46,6 +46,7 @@ enum class Role : uint8_t {
   Parameters,          // a whole parameter group; a `copy` is one gather of it
   Shard,               // this rank's part of a parameter group
   Master,              // fp32 of a parameter group, or this rank's part, where Parameters or Shard are of 16 bits
+  PartialGradient,     // Gradient of one micro-batch, summed over a shard group
   Gradient,            // of a parameter group by one `use` of it; with a micro-batch: of that alone, else accumulated
   OptimizerState,      //
   Loss,                // LossSlot of a micro-batch
@@ -90,11 +91,25 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
+// Which data-parallel replicas of its pipeline ranks a group unites.
+enum class Replicas : uint8_t {
+  Own,           // those with the same number
+  All,           //
+  ShardGroup,    // neighbours that share one copy of sharded state
+  AcrossGroups,  // those at the same place of each shard group
+};
+constexpr uint64_t replicas_in(Replicas replicas, uint64_t dp, uint64_t replicate) {
+  return replicas == Replicas::Own          ? 1
+         : replicas == Replicas::All        ? dp
+         : replicas == Replicas::ShardGroup ? dp / replicate
+                                            : replicate;
+}
+
 // Who speaks together, on one communicator of their own, made before the first step.
 struct Group {
   std::string name;                      // "forward 0>1", "gather 0", "tied", "world"
   std::vector<uint16_t> pipeline_ranks;  // in the order of sums; of a message: sender, receiver
-  bool replicas = false;  // all data-parallel replicas of these together; else those with the same replica number
+  Replicas replicas = Replicas::Own;
   bool operator==(const Group&) const = default;
 };
 

@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::array<std::string_view, lane_count> lane_names{"compute",  "send-fwd", "recv-fwd", "send-bwd",
                                                               "recv-bwd", "gather",   "reduce"};
-constexpr std::array<std::string_view, 17> role_names{
-    "tokens",    "targets",    "activation", "saved",  "recomputed", "between",         "activation-gradient",
-    "workspace", "parameters", "shard",      "master", "gradient",   "optimizer-state", "loss",
-    "slots",     "scalars",    "loss-scale"};
+constexpr std::array<std::string_view, 18> role_names{
+    "tokens",    "targets",    "activation", "saved",     "recomputed",       "between",  "activation-gradient",
+    "workspace", "parameters", "shard",      "master",    "partial-gradient", "gradient", "optimizer-state",
+    "loss",      "slots",      "scalars",    "loss-scale"};
 constexpr std::array<std::string_view, 13> kind_names{"F",
                                                       "R",
                                                       "B",
@@ -28,6 +28,8 @@ constexpr std::array<std::string_view, 13> kind_names{"F",
                                                       "gradient-norm",
                                                       "clip",
                                                       "optimizer-step"};
+
+constexpr std::array<std::string_view, 4> replicas_names{"", " replicas", " shard-group", " across-groups"};
 
 bool of_a_block(Role role) {
   return role == Role::Activation || role == Role::Saved || role == Role::Recomputed || role == Role::Between ||
@@ -73,7 +75,7 @@ std::string print(const Program& program, Detail detail) {
   for (size_t g = 0; g < program.groups.size(); ++g) {
     const Group& group = program.groups[g];
     text += fmt::format("group {} {} : {}{}\n", g, group.name, fmt::join(group.pipeline_ranks, " "),
-                        group.replicas ? " replicas" : "");
+                        replicas_names[static_cast<size_t>(group.replicas)]);
   }
   for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     const RankProgram& rank = program.by_pipeline_rank[r];
@@ -272,8 +274,10 @@ Program parse_program(std::string_view text) {
       Group& group = program.groups.emplace_back();
       group.name = line.until(" : ");
       while (!line.done()) {
-        if (line.take("replicas"))
-          group.replicas = true;
+        size_t unites = 1;
+        while (unites < replicas_names.size() && !line.take(replicas_names[unites].substr(1))) ++unites;
+        if (unites < replicas_names.size())
+          group.replicas = static_cast<Replicas>(unites);
         else
           group.pipeline_ranks.push_back(line.number<uint16_t>());
       }

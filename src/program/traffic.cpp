@@ -24,13 +24,17 @@ uint64_t collective_bytes(uint64_t bytes, uint64_t ranks, uint64_t bytes_per_ele
 
 }  // namespace
 
-uint64_t sent_bytes(const Program& program, uint16_t pipeline_rank, const Action& action, uint64_t dp) {
+uint64_t sent_bytes(const Program& program, uint16_t pipeline_rank, const Action& action, uint64_t dp,
+                    uint64_t replicate) {
   if (action.group == none) return 0;
   const RankProgram& rank = program.by_pipeline_rank[pipeline_rank];
   const Group& group = program.groups[action.group];
-  const uint64_t ranks = group.pipeline_ranks.size() * (group.replicas ? dp : 1);
+  const uint64_t ranks = group.pipeline_ranks.size() * replicas_in(group.replicas, dp, replicate);
   uint64_t bytes = 0;  // of the whole array: the largest buffer, where a shard of it is the other
   for (const Use& use : uses_of(rank, action)) bytes = std::max(bytes, rank.buffers[use.buffer].bytes);
+  const uint64_t shard_group = dp / replicate;
+  const uint64_t owned_bytes =
+      action.index != none && bytes == whole_gradient_bytes(rank, action.index) ? bytes / shard_group : bytes;
   const bool slots = action.kind == Kind::Reduce && action.index == none;
   const uint64_t once = collective_bytes(bytes, ranks, slots ? sizeof(double) : sizeof(float));
   switch (action.kind) {
@@ -39,22 +43,24 @@ uint64_t sent_bytes(const Program& program, uint16_t pipeline_rank, const Action
     case Kind::Unshard:
       return bytes / ranks * (ranks - 1);  // padded, in whatever type
     case Kind::Reduce:
+      // Scattered; or reduced, of a whole array or across groups of this rank's part alone.
+      if (group.replicas == Replicas::AcrossGroups) return 2 * collective_bytes(owned_bytes, ranks, sizeof(float));
       return action.extent == Extent::Owned ? once : 2 * once;
     case Kind::SumTied:
       // A whole array of which only this replica's part is summed, or a shard that is summed whole.
-      if (action.extent == Extent::Owned && bytes == whole_gradient_bytes(rank, action.index)) bytes /= dp;
+      if (action.extent == Extent::Owned) bytes = owned_bytes;
       return 2 * collective_bytes(bytes, ranks, sizeof(float));
     default:
       return 0;
   }
 }
 
-Traffic traffic(const Program& program, uint16_t pipeline_rank, uint64_t dp) {
+Traffic traffic(const Program& program, uint16_t pipeline_rank, uint64_t dp, uint64_t replicate) {
   check_invariant(pipeline_rank < program.by_pipeline_rank.size() && dp >= 1, "no traffic of rank {} of {}, dp {}",
                   pipeline_rank, program.by_pipeline_rank.size(), dp);
   Traffic sent;
   for (const Action& action : program.by_pipeline_rank[pipeline_rank].actions) {
-    const uint64_t bytes = sent_bytes(program, pipeline_rank, action, dp);
+    const uint64_t bytes = sent_bytes(program, pipeline_rank, action, dp, replicate);
     switch (action.kind) {
       case Kind::Send:
         sent.send += bytes;
@@ -63,9 +69,10 @@ Traffic traffic(const Program& program, uint16_t pipeline_rank, uint64_t dp) {
         sent.all_gather += bytes;
         break;
       case Kind::Reduce:
-        (action.index == none             ? sent.scalars
-         : action.extent == Extent::Owned ? sent.reduce_scatter
-                                          : sent.all_reduce) += bytes;
+        (action.index == none ? sent.scalars
+         : action.extent == Extent::Owned && program.groups[action.group].replicas != Replicas::AcrossGroups
+             ? sent.reduce_scatter
+             : sent.all_reduce) += bytes;
         break;
       case Kind::SumTied:
         sent.tied += bytes;

@@ -22,9 +22,9 @@ struct Traffic {
 
 // Of each data-parallel replica of this pipeline rank. Requires pipeline_rank in range and dp >= 1, the size that the
 // program was compiled for.
-Traffic traffic(const Program&, uint16_t pipeline_rank, uint64_t dp);
+Traffic traffic(const Program&, uint16_t pipeline_rank, uint64_t dp, uint64_t replicate = 1);
 
 // What one action of it sends.
-uint64_t sent_bytes(const Program&, uint16_t pipeline_rank, const Action&, uint64_t dp);
+uint64_t sent_bytes(const Program&, uint16_t pipeline_rank, const Action&, uint64_t dp, uint64_t replicate = 1);
 
 }  // namespace shardpipe

@@ -13,9 +13,10 @@ Residency residency(int zero_stage, ReduceEvery reduce_every) {
           .optimizer_sharded = zero_stage >= 1};
 }
 
-Shards shards(uint64_t elements, uint64_t ranks) {
-  check_invariant(ranks > 0, "a group of no ranks owns nothing");
-  return {.elements = elements, .ranks = ranks, .shard_elements = (elements + ranks - 1) / ranks};
+Shards shards(uint64_t elements, uint64_t ranks, uint64_t replicas) {
+  check_invariant(ranks > 0 && replicas > 0, "a group of no ranks owns nothing");
+  const uint64_t all = ranks * replicas;
+  return {.elements = elements, .ranks = ranks, .shard_elements = (elements + all - 1) / all * replicas};
 }
 
 Range owned(const Shards& shards, uint64_t rank) {

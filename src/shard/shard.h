@@ -26,10 +26,11 @@ Residency residency(int zero_stage, ReduceEvery);
 struct Shards {
   uint64_t elements;  // without padding
   uint64_t ranks;
-  uint64_t shard_elements;  // of every rank: ceil(elements / ranks)
+  uint64_t shard_elements;  // of every rank: ceil(elements / ranks), or, of replicated ones, a multiple of `replicas`
   uint64_t padded_elements() const { return shard_elements * ranks; }
 };
-Shards shards(uint64_t elements, uint64_t ranks);
+// Of groups that are replicated, each shard is as long as `replicas` shards of all their ranks together.
+Shards shards(uint64_t elements, uint64_t ranks, uint64_t replicas = 1);
 
 struct Range {
   uint64_t begin, end;

@@ -24,7 +24,8 @@ std::string cadence_table(const RunConfig& config, const Model& model) {
     uint64_t gradients = 0, sent = 0;
     for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
       const RankMemory held = memory(program.by_pipeline_rank[r]);
-      const Traffic bytes = traffic(program, r, static_cast<uint64_t>(layout.dp));
+      const Traffic bytes =
+          traffic(program, r, static_cast<uint64_t>(layout.dp), static_cast<uint64_t>(layout.replicate));
       gradients = std::max(gradients, held.gradients + held.micro_batch_gradients);
       sent = std::max(sent, bytes.reduce_scatter + bytes.all_reduce);
     }
@@ -95,8 +96,8 @@ void dry_run(const RunConfig& config) {
   for (uint16_t r = 0; r < step.training.by_pipeline_rank.size(); ++r) {
     const RankProgram& program = step.training.by_pipeline_rank[r];
     const RankMemory bytes = memory(program);
-    const RankPadding pad = padding(program, model, dp, dp - 1);
-    const Traffic wire = traffic(step.training, r, dp);
+    const RankPadding pad = padding(program, model, dp, dp - 1, static_cast<uint64_t>(layout.replicate));
+    const Traffic wire = traffic(step.training, r, dp, static_cast<uint64_t>(layout.replicate));
     std::vector<std::string> chunks, blocks;
     std::set<uint16_t> groups;  // one that two blocks use counts once
     for (uint16_t chunk = 0; chunk < step.shape.schedule.chunks; ++chunk) {
@@ -130,9 +131,11 @@ void dry_run(const RunConfig& config) {
   const auto counted = [](int64_t count, const char* what, const char* plural) {
     return fmt::format("{} {}{}", count, what, count == 1 ? "" : plural);
   };
-  fmt::print("{} = pp {} × dp {}, ZeRO {}, {}, {}{}; {} of {} × {} tokens a rank\n\n",
-             counted(layout.ranks(), "rank", "s"), layout.pp, layout.dp, layout.zero_text(), layout.schedule,
-             to_string(layout.precision), layout.recompute == "none" ? "" : ", recompute " + layout.recompute,
+  fmt::print("{} = pp {} × dp {}{}, ZeRO {}, {}, {}{}; {} of {} × {} tokens a rank\n\n",
+             counted(layout.ranks(), "rank", "s"), layout.pp, layout.dp,
+             layout.replicate == 1 ? "" : fmt::format(" ({} copies of {})", layout.replicate, layout.shard_group()),
+             layout.zero_text(), layout.schedule, to_string(layout.precision),
+             layout.recompute == "none" ? "" : ", recompute " + layout.recompute,
              counted(layout.micro_batches(), "micro-batch", "es"), layout.micro_batch_size, config.model.seq_len);
   print_table("What each rank holds: elements of its blocks, peak bytes of each kind, bytes that are allocated", kept);
   print_table("What else it holds for a while, in the same arena", passing);

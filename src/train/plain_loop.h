@@ -10,8 +10,8 @@
 //   the head's.
 //      ReduceEvery::Step:  a replica's micro-batches: the first overwrites, the others are accumulated by the kernels;
 //      then the replicas'
-//                          sums are summed in replica order.
-//      ReduceEvery::Micro: each micro-batch's gradients are summed over replicas in order; these sums are accumulated,
+//                          sums are summed pairwise in replica order (kernels::sum_in_order).
+//      ReduceEvery::Micro: each micro-batch's gradients are summed over replicas likewise; these sums are accumulated,
 //      m ascending.
 //   3. The tied group's gradient is the embedding's plus the head's.
 //   4. Norm: Σ over groups (canonical order), and in a group over its dp shards (shard/shard.h), of

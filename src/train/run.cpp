@@ -116,7 +116,8 @@ std::map<std::string, uint64_t> by_kind(const std::vector<WireBytes>& ranks) {
 std::map<std::string, uint64_t> step_wire_bytes(const Program& program, const Layout& layout) {
   std::map<std::string, uint64_t> sum;
   for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r)
-    for (const auto& [kind, bytes] : by_kind(traffic(program, r, static_cast<uint64_t>(layout.dp))))
+    for (const auto& [kind, bytes] :
+         by_kind(traffic(program, r, static_cast<uint64_t>(layout.dp), static_cast<uint64_t>(layout.replicate))))
       sum[kind] += bytes * static_cast<uint64_t>(layout.dp);
   return sum;
 }
@@ -143,6 +144,7 @@ nlohmann::ordered_json layout_json(const StepShape& shape) {
     stages.push_back(shape.first_block[chunk + 1] - shape.first_block[chunk]);
   return {{"pp", layout.pp},
           {"dp", layout.dp},
+          {"replicate", layout.replicate},
           {"zero", zero_json(layout)},
           {"schedule", layout.schedule},
           {"micro_batch_size", layout.micro_batch_size},

@@ -22,7 +22,8 @@ CostModel synthetic_costs(const RunConfig& config, const Model& model) {
           .message = {},
           .collective = {},
           .update = {},
-          .dp = static_cast<uint64_t>(config.layout.dp)};
+          .dp = static_cast<uint64_t>(config.layout.dp),
+          .replicate = static_cast<uint64_t>(config.layout.replicate)};
 }
 
 std::vector<Timeline> run_asleep(const Step& step, const CostModel& costs, int64_t steps) {

@@ -112,11 +112,12 @@ class Values {
                                      : buffer.role == Role::Shard || buffer.role == Role::Parameters);
       if (!gradient && !parameters) continue;
       const PlainKind kind = gradient ? PlainKind::Gradient : PlainKind::Parameters;
-      const Shards cut = step_.shape.shards_of(buffer.index);
-      for (uint64_t shard = 0; shard < cut.ranks; ++shard) {
-        if (action.extent == Extent::Owned && shard != replica_) continue;
-        const bool only_ours = values.size() < cut.padded_elements();
-        emit(kind, values.subspan(only_ours ? 0 : shard * cut.shard_elements, owned(cut, shard).size()), shard);
+      const Shards cut = step_.shape.shards_of(buffer.index), slices = step_.shape.slices_of(buffer.index);
+      const uint64_t own = step_.shape.shard_index(static_cast<uint16_t>(replica_));
+      const uint64_t first = values.size() < cut.padded_elements() ? own * cut.shard_elements : 0;
+      for (uint64_t slice = 0; slice < slices.ranks; ++slice) {
+        if (action.extent == Extent::Owned && slice * slices.shard_elements / cut.shard_elements != own) continue;
+        emit(kind, values.subspan(slice * slices.shard_elements - first, owned(slices, slice).size()), slice);
       }
     }
   }

@@ -150,6 +150,7 @@ RunConfig random_config(std::mt19937_64& random) {
     layout.zero = 0;
     for (int64_t rank = 0; rank < layout.pp; ++rank) layout.zero_of_ranks.push_back(static_cast<int>(from(1, 3)));
   }
+  if (layout.highest_zero() > 0 && layout.dp % 2 == 0) layout.replicate = layout.dp / 2;
   layout.precision = static_cast<DType>(from(0, 2));
   layout.recompute = std::vector<std::string>{"none", "full", "selective", "every:1", "blocks:0,1-2"}[from(0, 4)];
   layout.schedule = schedule_names()[from(0, std::ssize(schedule_names()) - 1)];

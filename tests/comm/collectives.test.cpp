@@ -53,7 +53,7 @@ TEST_P(Collectives, AllGatherInPlaceOfTheOwnPart) {
   });
 }
 
-TEST_P(Collectives, ReduceScatterSumsInRankOrder) {
+TEST_P(Collectives, ReduceScatterSumsPairwiseInRankOrder) {
   with_group(GetParam(), [](Communicator& group) {
     for (const size_t count : sizes) {
       const size_t ranks = static_cast<size_t>(group.size()), first = static_cast<size_t>(group.rank()) * count;
@@ -110,15 +110,19 @@ TEST_P(Collectives, ReduceScatterThenAllGatherIsAllReduce) {
   });
 }
 
-TEST_P(Collectives, DoublesSumInRankOrder) {
+TEST_P(Collectives, DoublesSumPairwiseInRankOrder) {
   with_group(GetParam(), [](Communicator& group) {
     for (const size_t count : {0UL, 1UL, 3UL, 5000UL}) {
       std::vector<double> values(count), expected(count);
       for (size_t i = 0; i < count; ++i) {
         values[i] = std::sqrt(static_cast<double>(i + 1)) / (group.rank() + 3);
-        expected[i] = std::sqrt(static_cast<double>(i + 1)) / 3;
-        for (int rank = 1; rank < group.size(); ++rank)
-          expected[i] += std::sqrt(static_cast<double>(i + 1)) / (rank + 3);
+        std::vector<double> terms;
+        for (int rank = 0; rank < group.size(); ++rank)
+          terms.push_back(std::sqrt(static_cast<double>(i + 1)) / (rank + 3));
+        for (; terms.size() > 1; terms.resize((terms.size() + 1) / 2))
+          for (size_t k = 0; k < terms.size(); k += 2)
+            terms[k / 2] = k + 1 < terms.size() ? terms[k] + terms[k + 1] : terms[k];
+        expected[i] = terms[0];
       }
       group.all_reduce(values);
       EXPECT_EQ(values, expected);
@@ -247,11 +251,9 @@ TEST(Groups, RandomInterleavingsGiveTheSameBits) {
       if (!groups[g]) continue;
       if (own() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 300));
       const size_t size = members[g].size();
-      std::vector<float> expected = values_of(members[g][0], count * size, step);
-      for (size_t i = 1; i < size; ++i) {
-        const std::vector<float> values = values_of(members[g][i], count * size, step);
-        for (size_t e = 0; e < expected.size(); ++e) expected[e] += values[e];
-      }
+      std::vector<std::vector<float>> terms;
+      for (size_t i = 0; i < size; ++i) terms.push_back(values_of(members[g][i], count * size, step));
+      const std::vector<float> expected = pairwise_sum(terms);
       const std::vector<float> in = values_of(rank, count * size, step);
       std::vector<float> out(count * size);
       if (reduce) {

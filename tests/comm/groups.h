@@ -35,14 +35,22 @@ inline std::vector<float> values_of(int rank, size_t count, uint32_t seed = 1) {
   return values;
 }
 
-// ((rank 0 + rank 1) + rank 2) + …, the slow and obvious way.
-inline std::vector<float> sum_of_ranks(int ranks, size_t count, uint32_t seed = 1) {
-  std::vector<float> sum = values_of(0, count, seed);
-  for (int rank = 1; rank < ranks; ++rank) {
-    const std::vector<float> values = values_of(rank, count, seed);
-    for (size_t i = 0; i < count; ++i) sum[i] += values[i];
+// ((0 + 1) + (2 + 3)) + (4 + 5), element by element
+inline std::vector<float> pairwise_sum(std::vector<std::vector<float>> terms) {
+  while (terms.size() > 1) {
+    std::vector<std::vector<float>> pairs;
+    for (size_t i = 0; i < terms.size(); i += 2) {
+      pairs.push_back(terms[i]);
+      for (size_t e = 0; i + 1 < terms.size() && e < terms[i].size(); ++e) pairs.back()[e] += terms[i + 1][e];
+    }
+    terms = std::move(pairs);
   }
-  return sum;
+  return terms.at(0);
+}
+inline std::vector<float> sum_of_ranks(int ranks, size_t count, uint32_t seed = 1) {
+  std::vector<std::vector<float>> terms;
+  for (int rank = 0; rank < ranks; ++rank) terms.push_back(values_of(rank, count, seed));
+  return pairwise_sum(std::move(terms));
 }
 
 inline void all_gather(Communicator& group, std::span<const float> shard, std::span<float> whole) {

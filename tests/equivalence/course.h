@@ -95,6 +95,7 @@ inline std::string describe(const RunConfig& config) {
   std::string text = fmt::format("{} pp {} dp {} zero {} m {} {} reduce every {}", config.model.name, layout.pp,
                                  layout.dp, layout.zero_text(), layout.micro_batches(), layout.schedule,
                                  layout.reduce_every == ReduceEvery::Micro ? "micro" : "step");
+  if (layout.replicate > 1) text += fmt::format(" in {} copies", layout.replicate);
   if (layout.precision != DType::Float32) text += fmt::format(" {}", to_string(layout.precision));
   if (!layout.reshard_after_forward) text += ", not resharded after forward";
   if (layout.recompute != "none") text += ", recompute " + layout.recompute;

@@ -20,7 +20,7 @@ class Draw {
   RunConfig config() {
     ModelConfig model = of({0, 1}) == 0 ? tiny_gpt2() : tiny_llama();
     model.tied_embeddings = of({true, false});
-    Layout layout = tiny_layout(of<int64_t>({1, 2, 3, 4}), of<int64_t>({1, 2, 3}), of({0, 1, 2, 3}),
+    Layout layout = tiny_layout(of<int64_t>({1, 2, 3, 4}), of<int64_t>({1, 2, 3, 4}), of({0, 1, 2, 3}),
                                 of<int64_t>({1, 2, 3, 5}), of({ReduceEvery::Micro, ReduceEvery::Step}));
     const std::vector<std::string> schedules = schedule_names();
     do layout.schedule = schedules[random_() % schedules.size()];
@@ -30,6 +30,8 @@ class Draw {
       for (int64_t rank = 0; rank < layout.pp; ++rank)
         layout.zero_of_ranks.push_back(least == 0 && model.tied_embeddings ? 0 : of({1, 2, 3}));
     }
+    if (layout.highest_zero() > 0 && layout.dp > 1)
+      layout.replicate = layout.dp == 4 ? of<int64_t>({1, 2, 4}) : of<int64_t>({1, layout.dp});
     layout.precision = of({DType::Float32, DType::BFloat16, DType::Float16});
     layout.recompute = of<const char*>({"none", "full", "selective", "every:2", "every:3", "blocks:0,2-3,5"});
     layout.reshard_after_forward = of({true, false});
@@ -68,7 +70,8 @@ TEST(RandomLayouts, TouchAndSendWhatIsPlannedAndHaveThePlainBits) {
     ASSERT_TRUE(same_bits(course, expected->second)) << name;  // and that the peak is the planned one
     for (size_t rank = 0; rank < course.result.wire_bytes.size(); ++rank) {
       const auto dp = static_cast<uint64_t>(config.layout.dp);
-      const Traffic of_step = traffic(step.training, static_cast<uint16_t>(rank / dp), dp);
+      const Traffic of_step =
+          traffic(step.training, static_cast<uint16_t>(rank / dp), dp, static_cast<uint64_t>(config.layout.replicate));
       ASSERT_EQ(course.result.wire_bytes[rank].total(), 2 * of_step.total()) << name << ", rank " << rank;
     }
   }

@@ -113,6 +113,15 @@ TEST_P(SameBitsToo, WithAZeroStageOfItsOwnForEachRank) {
         expect_plain_bits();
       }
 }
+TEST_P(SameBitsToo, InCopiesOfShardGroups) {
+  for (const auto& [dp, replicate] : {std::pair<int64_t, int64_t>{2, 2}, {4, 2}, {4, 4}, {6, 3}, {8, 2}})
+    for (const int zero : {1, 2, 3})
+      for (const ReduceEvery reduce_every : {ReduceEvery::Micro, ReduceEvery::Step}) {
+        config_.layout = tiny_layout(2, dp, zero, 2, reduce_every);
+        config_.layout.replicate = replicate;
+        expect_plain_bits();
+      }
+}
 TEST_P(SameBitsToo, OfUnevenStages) {
   for (const std::vector<int64_t>& stages :
        {std::vector<int64_t>{1, 5}, {5, 1}, {1, 1, 4}, {2, 3, 1}, {1, 1, 1, 1, 1, 1}}) {

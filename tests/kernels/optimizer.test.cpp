@@ -62,11 +62,20 @@ TEST(SumOfSquares, IsTheFormulaForEveryCount) {
   EXPECT_NEAR(sum_of_squares(huge.data(), 100) / 1e62, 1, 1e-6) << "squares that no float can hold";
 }
 
-TEST(SumInOrder, IsTheSumOfRanksInOrder) {
+// ((0 + 1) + (2 + 3)) + (4 + 5)
+float pairwise(std::vector<float> terms) {
+  for (; terms.size() > 1; terms.resize((terms.size() + 1) / 2))
+    for (size_t k = 0; k < terms.size(); k += 2)
+      terms[k / 2] = k + 1 < terms.size() ? terms[k] + terms[k + 1] : terms[k];
+  return terms[0];
+}
+
+TEST(SumInOrder, IsThePairwiseSumOfRanksInOrder) {
   constexpr int64_t count = 65;
-  const std::vector<Floats> inputs = {random_floats(count, 1), random_floats(count, 2, -1e6f, 1e6f),
-                                      random_floats(count, 3)};
-  for (size_t ranks = 1; ranks <= 3; ++ranks) {
+  std::vector<Floats> inputs;
+  for (uint32_t rank = 0; rank < 33; ++rank)
+    inputs.push_back(random_floats(count, rank, -std::ldexp(1.0f, static_cast<int>(rank % 20)), 1e3f));
+  for (size_t ranks = 1; ranks <= inputs.size(); ++ranks) {
     std::vector<const float*> pointers;
     for (size_t rank = 0; rank < ranks; ++rank) pointers.push_back(inputs[rank].data());
     Floats overwritten = random_floats(count, 4), added = overwritten;
@@ -74,12 +83,37 @@ TEST(SumInOrder, IsTheSumOfRanksInOrder) {
     sum_in_order(pointers.data(), static_cast<int64_t>(ranks), overwritten.data(), count, false);
     sum_in_order(pointers.data(), static_cast<int64_t>(ranks), added.data(), count, true);
     for (size_t i = 0; i < count; ++i) {
-      float sum = inputs[0][i];
-      for (size_t rank = 1; rank < ranks; ++rank) sum += inputs[rank][i];
+      std::vector<float> terms;
+      for (size_t rank = 0; rank < ranks; ++rank) terms.push_back(inputs[rank][i]);
+      const float sum = pairwise(terms);
       ASSERT_EQ(overwritten[i], sum);
       ASSERT_EQ(added[i], before[i] + sum);
     }
   }
+}
+
+// What lets a layout sum shard groups first and then across them.
+TEST(SumInOrder, OfGroupsOfAPowerOfTwoEachSummedByItselfHasTheSameBits) {
+  constexpr int64_t count = 40;
+  for (const int64_t ranks : {2, 4, 6, 8, 12, 16, 24})
+    for (int64_t group = 1; group <= ranks; group *= 2) {
+      if (ranks % group != 0) continue;
+      std::vector<Floats> inputs;
+      for (int64_t rank = 0; rank < ranks; ++rank)
+        inputs.push_back(
+            random_floats(count, static_cast<uint32_t>(rank), -1e3f, std::ldexp(1.0f, static_cast<int>(rank))));
+      std::vector<const float*> pointers;
+      for (const Floats& input : inputs) pointers.push_back(input.data());
+      Floats whole(count), of_groups(count);
+      sum_in_order(pointers.data(), ranks, whole.data(), count, false);
+      std::vector<Floats> sums;
+      for (int64_t first = 0; first < ranks; first += group)
+        sum_in_order(pointers.data() + first, group, sums.emplace_back(count).data(), count, false);
+      std::vector<const float*> parts;
+      for (const Floats& sum : sums) parts.push_back(sum.data());
+      sum_in_order(parts.data(), std::ssize(parts), of_groups.data(), count, false);
+      EXPECT_TRUE(same_bits(of_groups, whole)) << ranks << " in groups of " << group;
+    }
 }
 
 TEST(SumInOrder, ResultMayReplaceAnInput) {

@@ -103,6 +103,21 @@ TEST(LayoutRules, ZeroStagesOfRanksAreAsManyAsRanks) {
   EXPECT_THAT(problems({.pp = 2, .zero_of_ranks = {3, 4}, .stages = {}}), ElementsAre(HasSubstr("--zero: found 4")));
 }
 
+TEST(LayoutRules, CopiesLeaveShardGroupsOfAPowerOfTwo) {
+  for (const auto& [dp, replicate] : {std::pair<int64_t, int64_t>{1, 1}, {2, 2}, {4, 2}, {4, 4}, {12, 3}, {6, 3}})
+    EXPECT_THAT(problems({.dp = dp, .replicate = replicate, .zero = 3, .global_batch_size = dp, .stages = {}}),
+                ElementsAre());
+  for (const auto& [dp, replicate] : {std::pair<int64_t, int64_t>{6, 2}, {4, 3}, {2, 4}})
+    EXPECT_THAT(
+        problems({.dp = dp, .replicate = replicate, .zero = 3, .global_batch_size = dp, .stages = {}}),
+        ElementsAre(HasSubstr("--replicate " + std::to_string(replicate) + ": found --dp " + std::to_string(dp))));
+  for (const int64_t replicate : {int64_t{0}, int64_t{-1}, huge, negative_huge})
+    EXPECT_THAT(problems({.dp = 2, .replicate = replicate, .zero = 3, .global_batch_size = 2, .stages = {}}),
+                ElementsAre(HasSubstr("--replicate: found")));
+  EXPECT_THAT(problems({.dp = 2, .replicate = 2, .zero = 0, .global_batch_size = 2, .stages = {}}),
+              ElementsAre(AllOf(HasSubstr("--replicate 2: found --zero 0"), HasSubstr("--zero 1 to 3"))));
+}
+
 TEST(LayoutRules, TiedUsesBothShardOrNeither) {
   EXPECT_THAT(problems({.pp = 2, .zero_of_ranks = {0, 3}, .stages = {}}),
               ElementsAre(AllOf(HasSubstr("--zero 0,3: found ZeRO 0 on rank 0 with the embedding and 3 on rank 1"),

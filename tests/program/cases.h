@@ -41,7 +41,8 @@ inline Layout tiny_layout(std::string schedule, int64_t pp, int64_t micro_batche
 }
 
 inline std::string to_string(const Layout& layout) {
-  return fmt::format("{} pp {} dp {} zero {} m {} {} reduce {}{}{}", layout.schedule, layout.pp, layout.dp, layout.zero,
+  return fmt::format("{} pp {} dp {}{} zero {} m {} {} reduce {}{}{}", layout.schedule, layout.pp, layout.dp,
+                     layout.replicate == 1 ? "" : fmt::format(" in {} copies", layout.replicate), layout.zero,
                      layout.micro_batches(), to_string(layout.precision),
                      layout.reduce_every == ReduceEvery::Micro ? "micro" : "step",
                      layout.zero == 3 && !layout.reshard_after_forward ? " held" : "",
@@ -67,7 +68,8 @@ struct Case {
 // dp, each with one of the rules of recomputation and one of the precisions in turn. `every` takes each n-th alone, for
 // tests that cost more; a prime, so that it meets all values of all axes.
 inline void for_each_case(const std::function<void(const Case&)>& visit, int every = 1) {
-  // Seven and eleven in turn: no axis has a multiple of that many values, so that each meets every value of it.
+  // Seven, eleven and thirteen in turn: no axis has a multiple of that many values, so that each meets every value of
+  // it.
   constexpr std::array rules{"none", "full", "none", "selective", "every:2", "none", "blocks:0-2,7"};
   constexpr std::array precisions{DType::Float32,  DType::BFloat16, DType::Float32, DType::Float16,
                                   DType::Float32,  DType::BFloat16, DType::Float32, DType::Float32,
@@ -79,7 +81,7 @@ inline void for_each_case(const std::function<void(const Case&)>& visit, int eve
       for (const int64_t pp : {1, 2, 3, 4, 6}) {
         if (tiny_layout(schedule, pp, 1, 0, ReduceEvery::Step).chunks() > std::ssize(model.blocks)) continue;
         for (const int64_t micro_batches : {1, 2, 3, 5, 8})
-          for (const int64_t dp : {1, 2, 3})
+          for (const int64_t dp : {1, 2, 3, 4})
             for (const int zero : {0, 1, 2, 3})
               for (const ReduceEvery reduce_every : {ReduceEvery::Micro, ReduceEvery::Step})
                 for (const bool reshard : {true, false}) {
@@ -87,7 +89,11 @@ inline void for_each_case(const std::function<void(const Case&)>& visit, int eve
                   if (number++ % static_cast<size_t>(every) != 0) continue;
                   Layout layout = tiny_layout(schedule, pp, micro_batches, zero, reduce_every, dp, reshard);
                   layout.recompute = rules[visited % rules.size()];
-                  layout.precision = precisions[visited++ % precisions.size()];
+                  layout.precision = precisions[visited % precisions.size()];
+                  std::vector<int64_t> replicates{1};
+                  for (int64_t group = 1; zero > 0 && group < dp; group *= 2)
+                    if (dp % group == 0) replicates.push_back(dp / group);
+                  layout.replicate = replicates[visited++ % 13 % replicates.size()];
                   visit({model, layout, to_string(layout) + (tied ? " tied" : " untied")});
                 }
       }

@@ -40,6 +40,11 @@ Layout with_zero(std::vector<int> of_ranks, Layout layout) {
   return layout;
 }
 
+Layout in_copies(int64_t replicate, Layout layout) {
+  layout.replicate = replicate;
+  return layout;
+}
+
 const std::vector<std::pair<Layout, bool>>& specimens() {
   static const std::vector<std::pair<Layout, bool>> layouts{
       {tiny_layout("1f1b", 2, 3, 3, ReduceEvery::Micro), true},
@@ -48,6 +53,8 @@ const std::vector<std::pair<Layout, bool>>& specimens() {
       {tiny_layout("1f1b", 3, 3, 0, ReduceEvery::Step), false},
       {tiny_layout("1f1b", 1, 2, 2, ReduceEvery::Micro), true},
       {tiny_layout("gpipe", 1, 2, 0, ReduceEvery::Micro), false},
+      {in_copies(2, tiny_layout("1f1b", 2, 2, 3, ReduceEvery::Micro, 4)), true},
+      {in_copies(2, tiny_layout("gpipe", 2, 2, 1, ReduceEvery::Step, 2)), false},
       {with_zero({3, 1}, tiny_layout("1f1b", 2, 2, 0, ReduceEvery::Step)), true},
       {recomputing("full", tiny_layout("1f1b", 2, 2, 3, ReduceEvery::Micro)), true},
       {recomputing("selective", tiny_layout("zb-h1", 2, 2, 1, ReduceEvery::Step)), false},
@@ -247,7 +254,7 @@ TEST(Check, RandomWrongsAreFoundOrHarmless) {
           Group& group = changed.groups[below(changed.groups.size())];
           what = fmt::format("changes group {}", group.name);
           if (below(2) == 0)
-            group.replicas = !group.replicas;
+            group.replicas = group.replicas == Replicas::Own ? Replicas::All : Replicas::Own;
           else
             group.pipeline_ranks.front() = static_cast<uint16_t>(below(changed.by_pipeline_rank.size() + 1));
         }

@@ -28,7 +28,7 @@ TEST(Compile, EveryLayoutOfTheGridIsSound) {
     expect_sound(c.shape(), c.name);
     ++cases;
   });
-  EXPECT_EQ(cases, 13'200);  // 4 schedules × 5 depths, and 6 of two chunks a rank × 4, each of 300 layouts
+  EXPECT_EQ(cases, 17'600);  // 4 schedules × 5 depths, and 6 of two chunks a rank × 4, each of 400 layouts
 }
 
 TEST(Compile, MoreStagesThanMicroBatchesAndManyStages) {

@@ -93,7 +93,11 @@ inline std::string difference(const Outcome& left, const Outcome& right, const S
 class Interpreter {
  public:
   Interpreter(const Program& program, const StepShape& shape, Symbols& symbols)
-      : program_(program), shape_(shape), dp_(static_cast<uint16_t>(shape.layout.dp)), symbols_(symbols) {
+      : program_(program),
+        shape_(shape),
+        dp_(static_cast<uint16_t>(shape.layout.dp)),
+        copies_(static_cast<uint16_t>(shape.layout.replicate)),
+        symbols_(symbols) {
     for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r)
       for (uint16_t d = 0; d < dp_; ++d) {
         workers_.push_back({.rank = r, .replica = d, .memory = {}, .done = {}, .queues = {}, .spoken = {}});
@@ -199,17 +203,43 @@ class Interpreter {
     for (uint16_t s = 0; s < dp_; ++s) shards.push_back(shard_symbol(what, group, s));
     return symbols_.array(shards);
   }
+  // A shard is as many slices as there are copies of it; a whole array one for each replica.
+  uint16_t first_slice(const Worker& worker) const {
+    return static_cast<uint16_t>(shape_.shard_index(worker.replica) * copies_);
+  }
+  bool is_own(const Worker& worker, uint16_t slice) const {
+    return slice >= first_slice(worker) && slice < first_slice(worker) + copies_;
+  }
+  size_t slices_in(const Buffer& buffer) const { return is_whole(buffer) ? dp_ : copies_; }
+  Symbol own_symbol(const char* what, uint16_t group, const Worker& worker) {
+    std::vector<Symbol> slices;
+    for (uint16_t s = 0; s < copies_; ++s)
+      slices.push_back(shard_symbol(what, group, static_cast<uint16_t>(first_slice(worker) + s)));
+    return symbols_.array(slices);
+  }
+  // The place of a slice in an array that is whole or this replica's shard.
+  size_t at(const std::vector<Symbol>& slices, const Worker& worker, uint16_t slice) const {
+    return slices.size() == dp_ ? slice : size_t{slice} - first_slice(worker);
+  }
+  // ((0 + 1) + (2 + 3)) + (4 + 5)
+  Symbol pairwise(std::vector<Symbol> terms) {
+    while (terms.size() > 1) {
+      std::vector<Symbol> pairs;
+      for (size_t i = 0; i < terms.size(); i += 2)
+        pairs.push_back(i + 1 < terms.size() ? plus(terms[i], terms[i + 1]) : terms[i]);
+      terms = std::move(pairs);
+    }
+    return terms.at(0);
+  }
   Symbol initial(const Worker& worker, const Buffer& buffer) {
     switch (buffer.role) {
       case Role::Parameters:
         return whole_symbol("P", buffer.index);
       case Role::Shard:
       case Role::Master:
-        return is_whole(buffer) ? whole_symbol("P", buffer.index)
-                                : symbols_.array({shard_symbol("P", buffer.index, worker.replica)});
+        return is_whole(buffer) ? whole_symbol("P", buffer.index) : own_symbol("P", buffer.index, worker);
       case Role::OptimizerState:
-        return is_whole(buffer) ? whole_symbol("state", buffer.index)
-                                : symbols_.array({shard_symbol("state", buffer.index, worker.replica)});
+        return is_whole(buffer) ? whole_symbol("state", buffer.index) : own_symbol("state", buffer.index, worker);
       default:
         return symbols_.of(fmt::format("{} m{} of {}", to_string(buffer.role), buffer.micro_batch, worker.replica), {});
     }
@@ -228,12 +258,25 @@ class Interpreter {
     const uint16_t group = rank_of(worker).actions[i].group;
     if (group == none) return Meeting{{&worker, i}};
     const auto& ranks = program_.groups[group].pipeline_ranks;
-    const bool replicas = program_.groups[group].replicas;
+    const Replicas unites = program_.groups[group].replicas;
+    const auto together = [&](const Worker& other) {
+      switch (unites) {
+        case Replicas::Own:
+          return other.replica == worker.replica;
+        case Replicas::All:
+          return true;
+        case Replicas::ShardGroup:
+          return shape_.copy_index(other.replica) == shape_.copy_index(worker.replica);
+        case Replicas::AcrossGroups:
+          return shape_.shard_index(other.replica) == shape_.shard_index(worker.replica);
+      }
+      return false;
+    };
     Meeting meeting;
     for (const auto& [other, j] : movable)
-      if (rank_of(*other).actions[j].group == group && (replicas || other->replica == worker.replica))
-        meeting.emplace_back(other, j);
-    if (meeting.front().first != &worker || meeting.size() != ranks.size() * (replicas ? dp_ : 1)) return std::nullopt;
+      if (rank_of(*other).actions[j].group == group && together(*other)) meeting.emplace_back(other, j);
+    if (meeting.front().first != &worker || meeting.size() != ranks.size() * replicas_in(unites, dp_, copies_))
+      return std::nullopt;
     return meeting;
   }
 
@@ -254,16 +297,11 @@ class Interpreter {
     return view;
   }
   std::vector<Symbol> load_shards(const Worker& worker, uint32_t b) const {
-    return symbols_.shards(load(worker, b), is_whole(rank_of(worker).buffers[b]) ? dp_ : 1);
+    return symbols_.shards(load(worker, b), slices_in(rank_of(worker).buffers[b]));
   }
   Symbol plus(Symbol left, Symbol right) {
     return left == Symbols::garbage || right == Symbols::garbage ? Symbols::garbage : symbols_.of("+", {left, right});
   }
-  // Of an array that is whole or this replica's shard, its own shard.
-  Symbol& own(std::vector<Symbol>& shards, const Worker& worker) {
-    return shards[shards.size() == 1 ? 0 : worker.replica];
-  }
-
   void perform(const Meeting& meeting) {
     const Worker& first = *meeting.front().first;
     const Action& action = rank_of(first).actions[meeting.front().second];
@@ -367,7 +405,8 @@ class Interpreter {
     for (const auto& [worker, i] : meeting) {
       std::vector<Symbol> shards =
           load_shards(*worker, rank_of(*worker).begin_uses(rank_of(*worker).actions[i])->buffer);
-      whole[worker->replica] = own(shards, *worker);
+      for (uint16_t s = 0; s < dp_; ++s)
+        if (is_own(*worker, s)) whole[s] = shards[at(shards, *worker, s)];
     }
     for (const auto& [worker, i] : meeting) {
       const Action& action = rank_of(*worker).actions[i];
@@ -375,28 +414,25 @@ class Interpreter {
     }
   }
 
-  // Sums in rank order; owned: each replica gets its shard, and the rest of a whole array is garbage.
+  // Pairwise sums; owned: each replica gets its shard, and the rest of a whole array is garbage.
   void reduce(const Meeting& meeting) {
     std::vector<std::vector<Symbol>> sources;
     for (const auto& [worker, i] : meeting)
       sources.push_back(load_shards(*worker, rank_of(*worker).begin_uses(rank_of(*worker).actions[i])->buffer));
-    std::vector<Symbol> sums(dp_);
-    for (uint16_t s = 0; s < dp_; ++s) {
-      sums[s] = sources[0][s];
-      for (uint16_t d = 1; d < dp_; ++d) sums[s] = plus(sums[s], sources[d][s]);
-    }
     for (const auto& [worker, i] : meeting) {
       const Action& action = rank_of(*worker).actions[i];
       const Use destination = rank_of(*worker).begin_uses(action)[action.use_count - 1];
       std::vector<Symbol> result = load_shards(*worker, destination.buffer);
       const bool adds = action.use_count == 2 && destination.access == Access::Add;
       for (uint16_t s = 0; s < dp_; ++s) {
-        Symbol& here = result.size() == 1 ? result[0] : result[s];
-        if (action.extent == Extent::Owned && s != worker->replica) {
-          if (result.size() > 1) here = Symbols::garbage;
-        } else {
-          here = adds ? plus(here, sums[s]) : sums[s];
+        if (action.extent == Extent::Owned && !is_own(*worker, s)) {
+          if (result.size() == dp_) result[s] = Symbols::garbage;
+          continue;
         }
+        std::vector<Symbol> terms;
+        for (const std::vector<Symbol>& source : sources) terms.push_back(source[at(source, *worker, s)]);
+        Symbol& here = result[at(result, *worker, s)];
+        here = adds ? plus(here, pairwise(terms)) : pairwise(terms);
       }
       store(*worker, destination.buffer, symbols_.array(result));
     }
@@ -420,15 +456,18 @@ class Interpreter {
   }
 
   void norm(Worker& worker, const Action& action) {
-    const SlotShape at = slot_shape();
-    std::vector<Symbol> slots(at.count(), symbols_.of("zero", {}));
+    const SlotShape slot = slot_shape();
+    std::vector<Symbol> slots(slot.count(), symbols_.of("zero", {}));
     for (const Use& use : uses_of(rank_of(worker), action)) {
       const Buffer& buffer = rank_of(worker).buffers[use.buffer];
       if (buffer.role == Role::Loss) {
-        slots[at.loss(worker.replica, buffer.micro_batch)] = load(worker, use.buffer);
+        slots[slot.loss(worker.replica, buffer.micro_batch)] = load(worker, use.buffer);
       } else if (buffer.role == Role::Gradient) {
-        std::vector<Symbol> shards = load_shards(worker, use.buffer);
-        slots[at.square(buffer.index, worker.replica)] = symbols_.of("square", {own(shards, worker)});
+        const std::vector<Symbol> shards = load_shards(worker, use.buffer);
+        const auto slice = action.extent == Extent::Whole
+                               ? worker.replica
+                               : static_cast<uint16_t>(first_slice(worker) + shape_.copy_index(worker.replica));
+        slots[slot.square(buffer.index, slice)] = symbols_.of("square", {shards[at(shards, worker, slice)]});
       }
     }
     store(worker, (rank_of(worker).end_uses(action) - 1)->buffer, symbols_.array(slots));
@@ -460,14 +499,11 @@ class Interpreter {
     for (const uint32_t b : updated) {
       const Buffer& buffer = rank_of(worker).buffers[b];
       const bool state = buffer.role == Role::OptimizerState;
-      const bool whole = is_whole(buffer);
-      std::vector<Symbol> shards = symbols_.shards(load(worker, b), whole ? dp_ : 1);
+      std::vector<Symbol> shards = symbols_.shards(load(worker, b), slices_in(buffer));
       for (uint16_t s = 0; s < dp_; ++s) {
-        if (!whole && s != worker.replica) continue;
-        if (action.extent == Extent::Owned && s != worker.replica) continue;
-        Symbol& here = shards[whole ? s : 0];
-        const Symbol g = gradient[gradient.size() == 1 ? 0 : s];
-        here = symbols_.of(state ? "next state" : "next", {here, g, scalars});
+        if ((shards.size() < dp_ || action.extent == Extent::Owned) && !is_own(worker, s)) continue;
+        Symbol& here = shards[at(shards, worker, s)];
+        here = symbols_.of(state ? "next state" : "next", {here, gradient[at(gradient, worker, s)], scalars});
       }
       store(worker, b, symbols_.array(shards));
     }
@@ -487,13 +523,12 @@ class Interpreter {
         if (buffer.role == Role::Scalars) agree(outcome.scalars, load(worker, b), "scalars");
         if (!buffer.resident || !(is_parameters(buffer.role) || buffer.role == Role::OptimizerState)) continue;
         const bool state = buffer.role == Role::OptimizerState;
-        const bool whole = is_whole(buffer);
-        const std::vector<Symbol> shards = symbols_.shards(load(worker, b), whole ? dp_ : 1);
+        const std::vector<Symbol> shards = symbols_.shards(load(worker, b), slices_in(buffer));
         std::vector<Symbol>& array = arrays[{state, buffer.index}];
         array.resize(dp_, unseen);
         for (uint16_t s = 0; s < dp_; ++s)
-          if (whole || s == worker.replica)
-            agree(array[s], shards[whole ? s : 0],
+          if (shards.size() == dp_ || is_own(worker, s))
+            agree(array[s], shards[at(shards, worker, s)],
                   fmt::format("rank {} replica {}: g{} shard {}", worker.rank, worker.replica, buffer.index, s));
       }
     }
@@ -503,7 +538,7 @@ class Interpreter {
 
   const Program& program_;
   const StepShape& shape_;
-  uint16_t dp_;
+  uint16_t dp_, copies_;
   Symbols& symbols_;
   std::vector<Worker> workers_;
 };

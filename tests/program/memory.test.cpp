@@ -33,25 +33,26 @@ TEST(Memory, OfParametersGradientsAndOptimizerIsAsTheZeroStageSays) {
         if (testing::Test::HasFailure()) return;
         const StepShape shape = c.shape();
         const Program program = compile(shape);
-        const auto dp = static_cast<uint64_t>(c.layout.dp);
+        const auto dp = static_cast<uint64_t>(c.layout.dp), copies = static_cast<uint64_t>(c.layout.replicate);
         for (int64_t r = 0; r < c.layout.pp; ++r) {
           const RankProgram& rank = program.by_pipeline_rank[static_cast<size_t>(r)];
           const RankMemory held = memory(rank);
           uint64_t parameters = 0, gradients = 0, optimizer = 0;
           for (uint64_t d = 0; d < dp; ++d) {
-            const RankPadding pad = padding(rank, c.model, dp, d);
+            const RankPadding pad = padding(rank, c.model, dp, d, copies);
             parameters += held.parameters - pad.parameters;
             gradients += held.gradients - pad.gradients;
             optimizer += held.optimizer - pad.optimizer;
           }
           const Elements psi = elements_of(shape, r);
           const bool micro = c.layout.reduce_every == ReduceEvery::Micro;
-          EXPECT_EQ(parameters, bytes_of(c.layout.precision) * psi.once * (c.layout.zero == 3 ? 1 : dp))
+          EXPECT_EQ(parameters, bytes_of(c.layout.precision) * psi.once * (c.layout.zero == 3 ? copies : dp))
               << c.name << ", rank " << r;
           // A group that two blocks of a rank use has a gradient for each until they are summed.
-          EXPECT_EQ(gradients, 4 * psi.by_use * (c.layout.zero >= 1 && micro ? 1 : dp)) << c.name << ", rank " << r;
+          EXPECT_EQ(gradients, 4 * psi.by_use * (c.layout.zero >= 1 && micro ? copies : dp))
+              << c.name << ", rank " << r;
           EXPECT_EQ(optimizer,
-                    (c.layout.precision == DType::Float32 ? 8 : 12) * psi.once * (c.layout.zero >= 1 ? 1 : dp))
+                    (c.layout.precision == DType::Float32 ? 8 : 12) * psi.once * (c.layout.zero >= 1 ? copies : dp))
               << c.name << ", rank " << r;
         }
       },

@@ -223,7 +223,7 @@ TEST(Simulate, InterleavedPaysForFewerLanesAndForReusedMemory) {
 class Sketch {
  public:
   explicit Sketch(size_t ranks) { program_.by_pipeline_rank.resize(ranks); }
-  uint16_t group(std::string name, std::vector<uint16_t> ranks, bool replicas = false) {
+  uint16_t group(std::string name, std::vector<uint16_t> ranks, Replicas replicas = Replicas::Own) {
     program_.groups.push_back({std::move(name), std::move(ranks), replicas});
     return static_cast<uint16_t>(program_.groups.size() - 1);
   }
@@ -321,7 +321,8 @@ TEST(Simulate, OneQueueARankHoldsUpArithmeticToo) {
 // Bytes × (N-1)/N, twice for an all-reduce; a group over several pipeline ranks waits for all of them.
 TEST(Simulate, CollectivesTakeTheTimeOfARing) {
   Sketch sketch(2);
-  const uint16_t gather = sketch.group("gather 0", {0}, true), world = sketch.group("world", {0, 1}, true);
+  const uint16_t gather = sketch.group("gather 0", {0}, Replicas::All),
+                 world = sketch.group("world", {0, 1}, Replicas::All);
   sketch.add(0, {.kind = Kind::Unshard, .lane = Lane::Gather, .index = 0, .group = gather}, 4096);
   sketch.add(0, {.kind = Kind::Reduce, .lane = Lane::Reduce, .group = world}, 8 * 64);
   const uint32_t late = sketch.add(1, forward(0, 0), 8);

@@ -123,6 +123,14 @@ Layout recomputing(const char* rule, Layout layout) {
   return layout;
 }
 
+// Four replicas, of which two and two share.
+Layout in_copies(int64_t replicate, Layout layout) {
+  layout.global_batch_size *= 2;
+  layout.dp = 4;
+  layout.replicate = replicate;
+  return layout;
+}
+
 // One layer, two stages, one micro-batch: the program that docs/program.md explains.
 Layout smallest() {
   Layout layout = tiny_layout("1f1b", 2, 1, 3, ReduceEvery::Micro);
@@ -173,6 +181,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Golden{"gpipe_pp2_zero2.txt", two_by_two("gpipe", 2, 2, ReduceEvery::Micro)},
                     Golden{"1f1b_pp2_zero3_recompute_full.txt",
                            recomputing("full", two_by_two("1f1b", 2, 3, ReduceEvery::Micro))},
+                    Golden{"1f1b_pp2_zero3_two_copies.txt", in_copies(2, two_by_two("1f1b", 2, 3, ReduceEvery::Micro))},
                     Golden{"zb-h1_pp2_recompute_selective.txt",
                            recomputing("selective", two_by_two("zb-h1", 2, 0, ReduceEvery::Step))}),
     [](const auto& parameter) {

@@ -45,7 +45,8 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
         const Layout& l = c.layout;
         const Program program = compile(shape);
         const auto n = static_cast<uint64_t>(l.dp), m = static_cast<uint64_t>(l.micro_batches());
-        const auto share = [&](uint64_t bytes) { return bytes / n * (n - 1); };  // Ψ(N-1)/N
+        const auto copies = static_cast<uint64_t>(l.replicate), s = n / copies;  // S = N/R replicas share a copy
+        const auto share = [&](uint64_t bytes) { return bytes / s * (s - 1); };  // Ψ(S-1)/S
         const uint64_t reductions = l.reduce_every == ReduceEvery::Micro ? m : 1;
         for (int64_t r = 0; r < l.pp; ++r) {
           const Held psi = held(shape, r);
@@ -54,6 +55,7 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
             expected.all_reduce = reductions * 2 * share(psi.bytes_by_use);
           else
             expected.reduce_scatter = reductions * share(psi.bytes_by_use);
+          if (l.zero > 0) expected.all_reduce = reductions * 2 * (psi.bytes_by_use / s / copies * (copies - 1));
           const auto gathered = [&](uint64_t fp32) { return share(fp32) / 4 * bytes_of(l.precision); };
           if (l.zero == 1 || l.zero == 2) expected.all_gather = gathered(psi.bytes_by_group);
           // For each forward and each input gradient; a weight gradient needs no parameters, and the embedding has
@@ -76,13 +78,13 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
           if (c.model.config.tied_embeddings && rank_of.front() != rank_of.back() &&
               (rank_of.front() == r || rank_of.back() == r)) {
             const uint64_t tied = 4 * shape.shards_of(c.model.blocks[0].groups.back()).padded_elements();
-            const uint64_t elements = (l.zero == 0 ? tied : tied / n) / 4;
+            const uint64_t elements = (l.zero == 0 ? tied : tied / s) / 4;
             expected.tied = 2 * 4 * ((elements + 1) / 2);  // 2Ψ(2-1)/2: an all-reduce of two
           }
           // A square for each shard, a loss and its tokens for each micro-batch, and whether to stop.
           const uint64_t slots = c.model.groups.size() * n + 2 * n * m + 1, ranks = static_cast<uint64_t>(l.ranks());
           expected.scalars = 2 * 8 * ((slots + ranks - 1) / ranks) * (ranks - 1);
-          const Traffic found = traffic(program, static_cast<uint16_t>(r), n);
+          const Traffic found = traffic(program, static_cast<uint16_t>(r), n, copies);
           EXPECT_TRUE(found == expected) << c.name << ", rank " << r << ": send " << found.send << " of "
                                          << expected.send << ", all-gather " << found.all_gather << " of "
                                          << expected.all_gather << ", reduce-scatter " << found.reduce_scatter << " of "

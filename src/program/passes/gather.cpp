@@ -16,7 +16,7 @@ Program pass_gather(Program program, const StepShape& shape) {
     if (!shape.residency[r].parameters_sharded) continue;
     RankProgram& rank = program.by_pipeline_rank[r];
     const uint16_t group =
-        group_index(program, {.name = fmt::format("gather {}", r), .pipeline_ranks = {r}, .replicas = true});
+        group_index(program, {.name = fmt::format("gather {}", r), .pipeline_ranks = {r}, .replicas = shape.sharing()});
     RankEditor edit(rank);
     std::vector<uint16_t> copies(shape.model->groups.size(), 0);
     std::vector<const Action*> newest_reader(shape.model->groups.size(), nullptr);

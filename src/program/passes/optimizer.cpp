@@ -15,7 +15,7 @@ Program pass_optimizer(Program program, const StepShape& shape) {
   const Model& model = *shape.model;
   const SlotShape slot_shape{model.groups.size(), static_cast<uint64_t>(shape.layout.dp),
                              static_cast<uint64_t>(shape.layout.micro_batches())};
-  Group everyone{.name = "world", .pipeline_ranks = {}, .replicas = true};
+  Group everyone{.name = "world", .pipeline_ranks = {}, .replicas = Replicas::All};
   for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) everyone.pipeline_ranks.push_back(r);
   const uint16_t world = group_index(program, everyone);
   const uint16_t head_rank = shape.schedule.rank_of_chunk.back();
@@ -74,8 +74,8 @@ Program pass_optimizer(Program program, const StepShape& shape) {
       edit.append({.kind = Kind::OptimizerStep, .lane = Lane::Compute, .extent = extent, .index = g}, uses);
     }
     if (residency.optimizer_sharded && !residency.parameters_sharded) {
-      const uint16_t group =
-          group_index(program, {.name = fmt::format("gather {}", r), .pipeline_ranks = {r}, .replicas = true});
+      const uint16_t group = group_index(
+          program, {.name = fmt::format("gather {}", r), .pipeline_ranks = {r}, .replicas = shape.sharing()});
       for (const auto& [g, gradient] : updated)
         edit.append({.kind = Kind::Unshard, .lane = Lane::Gather, .index = g, .group = group},
                     {{edit.existing(Role::Parameters, g), Access::Add}});

@@ -2,7 +2,8 @@
 //
 // Every micro-batch: the backward writes a gradient of its own, which is reduced into the accumulator and ends. Once a
 // step: the backwards accumulate, the last one's sum is reduced where it lies. Reduce-scatter where the optimizer is
-// sharded, else all-reduce.
+// sharded, else all-reduce. Where shard groups are copies of each other (HSDP), what a group has scattered is then
+// all-reduced across the groups.
 #include <fmt/format.h>
 
 #include "program/compile.h"
@@ -16,8 +17,15 @@ Program pass_reduce(Program program, const StepShape& shape) {
   for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     RankProgram& rank = program.by_pipeline_rank[r];
     const Extent extent = shape.residency[r].optimizer_sharded ? Extent::Owned : Extent::Whole;
-    const uint16_t group =
-        group_index(program, {.name = fmt::format("reduce {}", r), .pipeline_ranks = {r}, .replicas = true});
+    const bool shards = shape.residency[r].optimizer_sharded;
+    const uint16_t group = group_index(program, {.name = fmt::format("reduce {}", r),
+                                                 .pipeline_ranks = {r},
+                                                 .replicas = shards ? shape.sharing() : Replicas::All});
+    const bool has_copies = shards && shape.layout.replicate > 1;
+    const uint16_t across = has_copies ? group_index(program, {.name = fmt::format("across {}", r),
+                                                               .pipeline_ranks = {r},
+                                                               .replicas = Replicas::AcrossGroups})
+                                       : none;
     RankEditor edit(rank);
     for (const Action& action : edit.take_actions()) {
       edit.append(action);
@@ -26,12 +34,12 @@ Program pass_reduce(Program program, const StepShape& shape) {
         const uint32_t accumulator = rank.uses[u].buffer;
         const Buffer whole = rank.buffers[accumulator];
         if (whole.role != Role::Gradient) continue;
-        const Action reduce{.kind = Kind::Reduce,
-                            .lane = Lane::Reduce,
-                            .extent = extent,
-                            .index = whole.index,
-                            .micro_batch = every_micro_batch ? action.micro_batch : none,
-                            .group = group};
+        Action reduce{.kind = Kind::Reduce,
+                      .lane = Lane::Reduce,
+                      .extent = extent,
+                      .index = whole.index,
+                      .micro_batch = every_micro_batch ? action.micro_batch : none,
+                      .group = group};
         if (every_micro_batch) {
           Buffer own = whole;
           own.micro_batch = action.micro_batch;
@@ -39,10 +47,22 @@ Program pass_reduce(Program program, const StepShape& shape) {
           rank.uses[u] = {edit.buffer(own), Access::Write};
           if (shape.residency[r].gradients_sharded)
             rank.buffers[accumulator].bytes = shape.shards_of(whole.index).shard_elements * sizeof(float);
-          edit.append(reduce, {{rank.uses[u].buffer, Access::Read},
-                               {accumulator, action.micro_batch == 0 ? Access::Write : Access::Add}});
+          const Use sum{accumulator, action.micro_batch == 0 ? Access::Write : Access::Add};
+          if (!has_copies) {
+            edit.append(reduce, {{rank.uses[u].buffer, Access::Read}, sum});
+            continue;
+          }
+          Buffer partial = own;
+          partial.role = Role::PartialGradient;
+          partial.bytes = shape.shards_of(whole.index).shard_elements * sizeof(float);
+          const uint32_t of_group = edit.buffer(partial);
+          edit.append(reduce, {{rank.uses[u].buffer, Access::Read}, {of_group, Access::Write}});
+          reduce.group = across;
+          edit.append(reduce, {{of_group, Access::Read}, sum});
         } else if (action.micro_batch == last) {
           edit.append(reduce, {{accumulator, Access::Add}});
+          reduce.group = across;
+          if (has_copies) edit.append(reduce, {{accumulator, Access::Add}});
         }
       }
     }

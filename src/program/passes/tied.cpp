@@ -21,7 +21,7 @@ Program pass_tied(Program program, const StepShape& shape) {
     return program;
   }
   sum.lane = Lane::Reduce;
-  sum.group = group_index(program, {.name = "tied", .pipeline_ranks = {first, last}, .replicas = false});
+  sum.group = group_index(program, {.name = "tied", .pipeline_ranks = {first, last}, .replicas = Replicas::Own});
   for (const uint16_t use : {uint16_t{0}, uint16_t{1}}) {
     RankEditor edit(program.by_pipeline_rank[use == 0 ? first : last]);
     edit.append(sum, {{edit.existing(Role::Gradient, tied, none, use), Access::Add}});

@@ -76,7 +76,7 @@ Program pass_transfers(Program program, const StepShape& shape) {
       const uint16_t group =
           group_index(program, {.name = fmt::format("{} {}>{}", forward ? "forward" : "backward", rank, to),
                                 .pipeline_ranks = {rank, to},
-                                .replicas = false});
+                                .replicas = Replicas::Own});
       const Action message{.index = block, .micro_batch = cell.micro_batch, .group = group};
       Action send = message, receive = message;
       send.kind = Kind::Send;
