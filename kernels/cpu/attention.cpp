@@ -17,7 +17,16 @@
 #define SHARDPIPE_ATTENTION_TILE
 namespace shardpipe::kernels {
 constexpr int64_t tile = 64;  // queries, and keys, of one tile: a multiple of every vector's length
+
+// Of the workspace without dropout: backward needs the most, five tiles of heads, two of scores and the sums of a
+// group's rows; then what is summed up in fp32 before it is rounded. Multipliers of dropout come behind.
+inline int64_t floats_without_dropout(const AttentionShape& shape, DType type) {
+  const int64_t group = shape.heads / shape.kv_heads;
+  int64_t floats = 5 * shape.head_dim * tile + 2 * tile * tile + group * shape.sequence;
+  if (type != DType::Float32) floats += (2 * tile + group * shape.sequence) * shape.head_dim;
+  return floats;
 }
+}  // namespace shardpipe::kernels
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -163,7 +172,7 @@ Tile summed_in(T*, int64_t, int64_t columns, float* scratch) {
 // over keys need no step across lanes.
 template <Element T>
 void attention_forward(const AttentionShape& shape, HeadsIn<T> q, HeadsIn<T> k, HeadsIn<T> v, HeadsOut<T> out,
-                       float* log_sum_exp, void* workspace) {
+                       float* log_sum_exp, void* workspace, const AttentionDropout* dropout) {
   const Floats d;
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
   const int64_t group = shape.heads / shape.kv_heads;
@@ -178,6 +187,8 @@ void attention_forward(const AttentionShape& shape, HeadsIn<T> q, HeadsIn<T> k, 
   float* rescale = sums + tile;                     // [tile queries]
   float* keys = rescale + tile;                     // [tile, head_dim], where they are not floats already
   float* sums_of_values = keys + width * tile;      // [tile, head_dim], likewise
+  float* multipliers =                              // [tile keys, tile queries], where there is dropout
+      static_cast<float*>(workspace) + floats_without_dropout(shape, dtype_of<T>);
 
   for (int64_t row = 0; row < shape.batch * shape.heads; ++row) {
     const int64_t batch = row / shape.heads;
@@ -226,6 +237,19 @@ void attention_forward(const AttentionShape& shape, HeadsIn<T> q, HeadsIn<T> k, 
           hn::StoreU(sum, d, sums + i);
           hn::StoreU(factor, d, rescale + i);
         }
+        if (dropout != nullptr) {  // of the probabilities; what they are divided by stays the sum of all
+          attention_dropout_tile(multipliers, 1, tile, dropout->key,
+                                 {dropout->first_sample + static_cast<uint64_t>(batch), shape.sequence, head,
+                                  first_query, query_count, first_key, key_count},
+                                 dropout->probability);
+          for (int64_t key = 0; key < key_count; ++key) {
+            float* const row_of_key = scores + key * tile;
+            for_each_vector(d, query_count, [&](int64_t i, auto lanes) HWY_ATTR {
+              lanes.store(hn::Mul(lanes.load(d, row_of_key + i), lanes.load(d, multipliers + key * tile + i)), d,
+                          row_of_key + i);
+            });
+          }
+        }
         pack_tile(v_head + first_key * v.stride, v.stride, key_count, width, values);
         multiply(first_key == 0 ? Start::Zero : Start::Scale, rescale, {scores, 1, tile}, values, width, out_tile.data,
                  out_tile.stride, query_count, width, key_count, Columns::All, diagonal ? Depth::UpToRow : Depth::All);
@@ -246,11 +270,12 @@ void attention_forward(const AttentionShape& shape, HeadsIn<T> q, HeadsIn<T> k, 
 }
 
 // Scores lie query-major, [queries, keys]. With P the probabilities, dP = dO·Vᵀ and D = rowsum(dO ∘ O):
-// dS = P ∘ (dP - D) / √head_dim, dV = Pᵀ·dO, dK = dSᵀ·Q, dQ = dS·K (FlashAttention, algorithm 4).
+// dS = P ∘ (dP - D) / √head_dim, dV = Pᵀ·dO, dK = dSᵀ·Q, dQ = dS·K (FlashAttention, algorithm 4). Dropout with
+// multipliers M: P ∘ M in dV, dP ∘ M in dS.
 template <Element T>
 void attention_backward_input(const AttentionShape& shape, HeadsIn<T> dout, HeadsIn<T> q, HeadsIn<T> k, HeadsIn<T> v,
                               HeadsIn<T> out, const float* log_sum_exp, HeadsOut<T> dq, HeadsOut<T> dk, HeadsOut<T> dv,
-                              void* workspace) {
+                              void* workspace, const AttentionDropout* dropout) {
   const Floats d;
   const int64_t step = static_cast<int64_t>(hn::Lanes(d));
   const int64_t group = shape.heads / shape.kv_heads;
@@ -269,6 +294,8 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn<T> dout, Head
   float* key_gradients = row_sums + group * shape.sequence;  // [tile, head_dim]
   float* value_gradients = key_gradients + width * tile;     // [tile, head_dim]
   float* query_gradients = value_gradients + width * tile;   // [group, sequence, head_dim]
+  float* multipliers =                                       // [tile queries, tile keys], where there is dropout
+      static_cast<float*>(workspace) + floats_without_dropout(shape, dtype_of<T>);
 
   for (int64_t row = 0; row < shape.batch * shape.kv_heads; ++row) {
     const int64_t batch = row / shape.kv_heads;
@@ -320,6 +347,11 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn<T> dout, Head
                    width, seen_keys);
           multiply(Start::Zero, nullptr, {output_gradients, width, 1}, values_across, tile, gradients, tile,
                    query_count, tile, width, seen_keys);
+          if (dropout != nullptr)
+            attention_dropout_tile(multipliers, tile, 1, dropout->key,
+                                   {dropout->first_sample + static_cast<uint64_t>(batch), shape.sequence, head,
+                                    first_query, query_count, first_key, key_count},
+                                   dropout->probability);
           for (int64_t query = 0; query < query_count; ++query) {
             const V log_sum = hn::Set(d, head_log_sum_exp[first_query + query]);
             const V row_sum = hn::Set(d, row_sums[member * shape.sequence + first_query + query]);
@@ -330,8 +362,14 @@ void attention_backward_input(const AttentionShape& shape, HeadsIn<T> dout, Head
             for (; i < seen; i += step) {
               const auto is_seen = hn::FirstN(d, static_cast<size_t>(seen - i));
               const V probability = exponential(d, hn::Sub(hn::LoadU(d, p + i), log_sum));
-              const V gradient = hn::Mul(hn::Mul(probability, hn::Sub(hn::LoadU(d, ds + i), row_sum)), vector_scale);
-              hn::StoreU(hn::IfThenElseZero(is_seen, probability), d, p + i);
+              V kept = probability, kept_gradient = hn::LoadU(d, ds + i);
+              if (dropout != nullptr) {
+                const V multiplier = hn::LoadU(d, multipliers + query * tile + i);
+                kept = hn::Mul(probability, multiplier);
+                kept_gradient = hn::Mul(kept_gradient, multiplier);
+              }
+              const V gradient = hn::Mul(hn::Mul(probability, hn::Sub(kept_gradient, row_sum)), vector_scale);
+              hn::StoreU(hn::IfThenElseZero(is_seen, kept), d, p + i);
               hn::StoreU(hn::IfThenElseZero(is_seen, gradient), d, ds + i);
             }
             for (; i < tile; i += step) {
@@ -374,32 +412,29 @@ namespace shardpipe::kernels {
 SHARDPIPE_EXPORT(attention_forward);
 SHARDPIPE_EXPORT(attention_backward_input);
 
-uint64_t attention_workspace_bytes(const AttentionShape& shape, DType type) {
-  // backward needs the most: five tiles of heads, two of scores and the sums of a group's rows; then what is summed up
-  // in fp32 before it is rounded
-  const int64_t group = shape.heads / shape.kv_heads;
-  int64_t floats = 5 * shape.head_dim * tile + 2 * tile * tile + group * shape.sequence;
-  if (type != DType::Float32) floats += (2 * tile + group * shape.sequence) * shape.head_dim;
+uint64_t attention_workspace_bytes(const AttentionShape& shape, DType type, bool with_dropout) {
+  const int64_t floats = floats_without_dropout(shape, type) + (with_dropout ? tile * tile : 0);
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
 template <Element T>
 void attention_forward(const AttentionShape& shape, HeadsIn<T> q, HeadsIn<T> k, HeadsIn<T> v, HeadsOut<T> out,
-                       float* log_sum_exp, void* workspace) {
-  SHARDPIPE_DISPATCH(attention_forward, T)(shape, q, k, v, out, log_sum_exp, workspace);
+                       float* log_sum_exp, void* workspace, const AttentionDropout* dropout) {
+  SHARDPIPE_DISPATCH(attention_forward, T)(shape, q, k, v, out, log_sum_exp, workspace, dropout);
 }
 template <Element T>
 void attention_backward_input(const AttentionShape& shape, HeadsIn<T> dout, HeadsIn<T> q, HeadsIn<T> k, HeadsIn<T> v,
                               HeadsIn<T> out, const float* log_sum_exp, HeadsOut<T> dq, HeadsOut<T> dk, HeadsOut<T> dv,
-                              void* workspace) {
+                              void* workspace, const AttentionDropout* dropout) {
   SHARDPIPE_DISPATCH(attention_backward_input, T)
-  (shape, dout, q, k, v, out, log_sum_exp, dq, dk, dv, workspace);
+  (shape, dout, q, k, v, out, log_sum_exp, dq, dk, dv, workspace, dropout);
 }
 
 #define SHARDPIPE_INSTANCES(T)                                                                                    \
   template void attention_forward(const AttentionShape&, HeadsIn<T>, HeadsIn<T>, HeadsIn<T>, HeadsOut<T>, float*, \
-                                  void*);                                                                         \
+                                  void*, const AttentionDropout*);                                                \
   template void attention_backward_input(const AttentionShape&, HeadsIn<T>, HeadsIn<T>, HeadsIn<T>, HeadsIn<T>,   \
-                                         HeadsIn<T>, const float*, HeadsOut<T>, HeadsOut<T>, HeadsOut<T>, void*)
+                                         HeadsIn<T>, const float*, HeadsOut<T>, HeadsOut<T>, HeadsOut<T>, void*,  \
+                                         const AttentionDropout*)
 SHARDPIPE_FOR_EACH_ELEMENT(SHARDPIPE_INSTANCES);
 
 }  // namespace shardpipe::kernels

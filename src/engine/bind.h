@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "model/blocks/blocks.h"
 #include "program/compile.h"
 #include "program/loss_scale.h"
 #include "program/program.h"
@@ -23,6 +24,7 @@ struct StepSettings {
   double learning_rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, weight_decay = 0;
   double gradient_clip = 0;  // 0: none
   LossScaleSettings loss_scale{};
+  DropoutDraw dropout{};        // of the step
   int64_t step = 0;             // 1, 2, …: for observers
   int64_t update = 0;           // 1, 2, …, without steps that were skipped: for the bias correction
   bool stop_requested = false;  // read on world rank 0 alone; all ranks learn of it in StepScalars::stop

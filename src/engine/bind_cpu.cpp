@@ -78,6 +78,9 @@ class CpuBinder {
     const Block& b = block(action);
     BlockViews v{.shape = shape_.micro_batch, .recompute = shape_.recompute[action.index]};
     const BlockBytes bytes = block_bytes(*shape_.model, b, shape_.micro_batch, v.recompute);
+    if (shape_.training) v.dropout = &settings_.dropout;
+    v.first_row = static_cast<uint64_t>((place_.replica * shape_.layout.micro_batches() + action.micro_batch) *
+                                        shape_.layout.micro_batch_size);
     const auto slot_of = [&](uint16_t group) {
       return static_cast<size_t>(std::ranges::find(b.groups, group) - b.groups.begin());
     };

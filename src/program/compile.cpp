@@ -46,6 +46,7 @@ StepShape evaluation_shape(const StepShape& training_shape, const Program& train
     for (Cell& cell : cells) cell.with_next = false;  // the backward that it ran with is gone
   }
   shape.optimizer_states_per_element = 0;
+  shape.training = false;
   shape.resident = &training;
   return shape;
 }

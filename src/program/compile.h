@@ -24,6 +24,7 @@ struct StepShape {
   std::vector<uint16_t> first_block;      // of each chunk; one more at the end: the number of blocks
   uint64_t optimizer_states_per_element;  // 2 for AdamW, 0 for SGD
   std::vector<Recompute> recompute;       // of each block
+  bool training = true;                   // else an evaluation: forwards alone, without dropout
   const Program* resident = nullptr;      // place resident buffers where this program has them
 
   uint16_t blocks() const { return static_cast<uint16_t>(model->blocks.size()); }

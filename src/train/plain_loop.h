@@ -94,7 +94,11 @@ struct PlainLoop {
   // values.
   PlainLoop(const ModelConfig& config, const Layout& plain_layout, const OptimizerConfig& optimizer_config,
             uint64_t seed)
-      : model(make_model(config)), layout(plain_layout), optimizer(optimizer_config), dtype(plain_layout.precision) {
+      : model(make_model(config)),
+        layout(plain_layout),
+        optimizer(optimizer_config),
+        dtype(plain_layout.precision),
+        dropout{.seed = seed} {
     for (const ParameterGroup& group : model.groups) {
       parameters.emplace_back(group.elements);
       gradients.emplace_back(group.elements);
@@ -116,6 +120,8 @@ struct PlainLoop {
     const bool scales = dtype == DType::Float16;
     if (scales && steps_run == 0) loss_scale = initial_loss_scale(loss_scale_settings, batch_tokens);
     ++steps_run;
+    dropout.step = static_cast<uint64_t>(steps_run);
+    dropout.first_sample = static_cast<uint64_t>((steps_run - 1) * layout.global_batch_size);
     store_parameters();
     const auto rows = [&](std::span<const int32_t> matrix, size_t replica, size_t micro_batch) {
       return matrix.data() + (replica * micro_batches + micro_batch) * static_cast<size_t>(shape.tokens());
@@ -192,6 +198,7 @@ struct PlainLoop {
   DType dtype;                              // of activations, and of what blocks see of the parameters
   LossScaleSettings loss_scale_settings{};  // of fp16, to be set before the first step
   LossScale loss_scale{};
+  DropoutDraw dropout;                               // of the last step
   std::vector<std::vector<float>> parameters, m, v;  // by group, without padding
   std::vector<std::vector<float>> gradients;         // of the last step's loss SUM, reduced; by group
   int64_t steps_run = 0, steps_done = 0;             // steps_done: without those that were skipped
@@ -272,6 +279,9 @@ struct PlainLoop {
                   .saved = saved[b].data(),
                   .between = between[b].data(),
                   .loss = &loss,
+                  .dropout = &dropout,
+                  .first_row = (replica * static_cast<size_t>(layout.micro_batches()) + micro_batch) *
+                               static_cast<size_t>(layout.micro_batch_size),
                   .loss_scale = dtype == DType::Float16 ? &loss_scale.factor : nullptr};
       if (b > 0) views[b].input = activations[b - 1].data();
       if (b + 1 < blocks) views[b].output = activations[b].data();

@@ -65,6 +65,10 @@ class RankLoop {
     fill(inputs_.train, sample_number(config_.layout, k + hooks_.first_sample_step, rank_.replica(), 0, 0), INT64_MAX);
     rank_.settings.learning_rate = learning_rate(config_.optimizer, updates_ + 1, config_.steps);
     rank_.settings.step = k;
+    const int64_t of_data = k + hooks_.first_sample_step;
+    rank_.settings.dropout = {.seed = config_.seed,
+                              .step = static_cast<uint64_t>(of_data),
+                              .first_sample = static_cast<uint64_t>(sample_number(config_.layout, of_data, 0, 0, 0))};
     rank_.settings.update = updates_ + 1;
     const StepScalars scalars = rank_.train_step();
     stop_if_diverged(k, scalars);

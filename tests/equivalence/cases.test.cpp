@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <set>
 
 #include "equivalence/course.h"
@@ -351,6 +352,70 @@ TEST(ShardedAccumulation, UnderEveryScheduleHasTheNormOfThePlainRun) {
         const RunConfig config = bare_sgd(model, tiny_layout(2, 2, zero, 6, reduce_every, schedule));
         EXPECT_NEAR(train(config).norms.at(0), plain, 1e-6 * plain) << schedule << " zero " << zero;
       }
+}
+
+// The mean loss of each replica's only micro-batch, where both have the same sequence.
+std::vector<double> losses_of_replicas(double dropout, int64_t pp) {
+  ModelConfig model = tiny_gpt2();
+  model.dropout = dropout;
+  RunConfig config = tiny_run(model, tiny_layout(pp, 2, 3, 1, ReduceEvery::Micro));
+  config.steps = 1;
+  const SampleSource all = tokens_of(config);
+  std::vector<double> losses(2);
+  std::mutex mutex;
+  TrainHooks hooks;
+  hooks.observer = [&](int world_rank) -> Observer {
+    return [&, world_rank](int64_t, const Action& action, const RankProgram& rank, const std::byte* arena) {
+      if (action.kind != Kind::Forward) return;
+      for (const Use& use : uses_of(rank, action))
+        if (const Buffer& buffer = rank.buffers[use.buffer]; buffer.role == Role::Loss) {
+          const std::scoped_lock lock(mutex);
+          losses[static_cast<size_t>(world_rank) % 2] = *reinterpret_cast<const double*>(arena + buffer.offset);
+        }
+    };
+  };
+  train(
+      config, [&](int64_t, auto inputs, auto targets) { all(0, inputs, targets); }, hooks);
+  return losses;
+}
+TEST(Dropout, MasksOfReplicasDiffer) {
+  for (const int64_t pp : {1, 2}) {
+    const std::vector<double> with = losses_of_replicas(0.5, pp), without = losses_of_replicas(0, pp);
+    EXPECT_NE(with[0], with[1]) << "pp " << pp;
+    EXPECT_EQ(without[0], without[1]) << "pp " << pp;
+    EXPECT_NE(with[0], without[0]);
+  }
+}
+
+// A mask belongs to a sample, not to its place in a micro-batch: cut otherwise, losses differ by rounding alone.
+TEST(Dropout, MasksDoNotDependOnTheMicroBatchSizeOrTheReplicas) {
+  ModelConfig model = tiny_gpt2();
+  model.dropout = 0.5;
+  std::vector<double> expected;
+  for (const auto& [dp, size] : {std::pair<int64_t, int64_t>{1, 1}, {1, 2}, {1, 4}, {2, 1}, {2, 2}, {4, 1}}) {
+    RunConfig config = tiny_run(model, tiny_layout(1, dp, 0, 4 / dp, ReduceEvery::Step));
+    config.layout.micro_batch_size = size;
+    config.steps = 1;
+    const std::vector<double> losses = train(config).losses;
+    if (expected.empty()) expected = losses;
+    EXPECT_NEAR(losses[0], expected[0], 1e-6 * expected[0]) << "dp " << dp << ", micro-batches of " << size;
+  }
+}
+
+TEST(Dropout, IsNotOfEvaluations) {
+  const auto val_loss = [](double dropout) {
+    ModelConfig model = tiny_gpt2();
+    model.dropout = dropout;
+    RunConfig config = tiny_run(model, tiny_layout(2, 2, 3, 2, ReduceEvery::Micro));
+    config.steps = 1;
+    config.optimizer.lr = config.optimizer.min_lr = 0;
+    const Model made = make_model(model);
+    const SampleSource samples = tokens_of(config);
+    return *run_training(config, make_step(made, config.layout, 2),
+                         {.train = samples, .held_out = samples, .held_out_samples = 8})
+                .val_loss;
+  };
+  EXPECT_EQ(val_loss(0.5), val_loss(0));
 }
 
 TEST(InitialWeights, DependOnTheSeedAndNotOnTheLayout) {

@@ -20,6 +20,7 @@ class Draw {
   RunConfig config() {
     ModelConfig model = of({0, 1}) == 0 ? tiny_gpt2() : tiny_llama();
     model.tied_embeddings = of({true, false});
+    if (model.family == Family::Gpt2) model.dropout = of({0.0, 0.25});
     Layout layout = tiny_layout(of<int64_t>({1, 2, 3, 4}), of<int64_t>({1, 2, 3, 4}), of({0, 1, 2, 3}),
                                 of<int64_t>({1, 2, 3, 5}), of({ReduceEvery::Micro, ReduceEvery::Step}));
     const std::vector<std::string> schedules = schedule_names();
@@ -51,9 +52,10 @@ class Draw {
 // All that decides bits.
 std::string bits_of(const RunConfig& config) {
   const Layout& layout = config.layout;
-  return fmt::format("{} {} dp {} {} x {} {} {} {}", config.model.name, config.model.tied_embeddings, layout.dp,
-                     layout.micro_batches(), layout.micro_batch_size, static_cast<int>(layout.reduce_every),
-                     to_string(layout.precision), static_cast<int>(config.optimizer.optimizer));
+  return fmt::format("{} {} {} dp {} {} x {} {} {} {}", config.model.name, config.model.tied_embeddings,
+                     config.model.dropout, layout.dp, layout.micro_batches(), layout.micro_batch_size,
+                     static_cast<int>(layout.reduce_every), to_string(layout.precision),
+                     static_cast<int>(config.optimizer.optimizer));
 }
 
 TEST(RandomLayouts, TouchAndSendWhatIsPlannedAndHaveThePlainBits) {

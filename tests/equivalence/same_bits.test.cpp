@@ -2,6 +2,8 @@
 // step's loss and norm of pipeline depths, ZeRO stages and schedules are those of the plain loop, which has no program,
 // no executor and no threads. Layouts come smallest first and a test ends at its first difference, so that a failure
 // names the smallest layout that shows it.
+#include <array>
+
 #include "equivalence/course.h"
 #include "schedules/schedule.h"
 
@@ -120,6 +122,21 @@ TEST_P(SameBitsToo, InCopiesOfShardGroups) {
         config_.layout = tiny_layout(2, dp, zero, 2, reduce_every);
         config_.layout.replicate = replicate;
         expect_plain_bits();
+      }
+}
+TEST_P(SameBitsToo, WithDropout) {
+  if (config_.model.family == Family::Llama) GTEST_SKIP() << "has none";
+  config_.model.dropout = 0.2;
+  const std::vector<std::string> schedules = schedule_names();
+  const std::array rules{"none", "full", "selective"};
+  size_t number = 0;
+  for (const DType precision : {DType::Float32, DType::BFloat16, DType::Float16})
+    for (const int64_t pp : {1, 2, 4})
+      for (const int zero : {0, 2, 3}) {
+        config_.layout = tiny_layout(pp, 2, zero, 3, default_reduce_every(zero), schedules[number % schedules.size()]);
+        config_.layout.recompute = rules[number++ % rules.size()];
+        config_.layout.precision = precision;
+        if (config_.layout.chunks() <= config_.model.layers + 2) expect_plain_bits();
       }
 }
 TEST_P(SameBitsToo, OfUnevenStages) {

@@ -114,6 +114,8 @@ struct BlockRun {
                    .between = between.data(),
                    .workspace = workspace.data(),
                    .loss = &loss,
+                   .dropout = drops ? &draw : nullptr,
+                   .first_row = first_row,
                    .loss_scale = loss_scale ? &*loss_scale : nullptr};
     for (size_t i = 0; i < parameters.size(); ++i) {
       stored_parameters[i] = stored(parameters[i]);
@@ -185,6 +187,9 @@ struct BlockRun {
   std::vector<int32_t> tokens, targets;
   std::array<bool, 2> accumulate{};
   LossSlot loss;
+  DropoutDraw draw{.seed = 5, .step = 9, .first_sample = 40};
+  uint64_t first_row = 3;
+  bool drops = true;
   std::optional<float> loss_scale;
 };
 
@@ -203,7 +208,7 @@ struct BlockCase {
 inline void PrintTo(const BlockCase& block_case, std::ostream* out) { *out << block_case.name; }
 
 inline std::vector<BlockCase> block_cases(std::initializer_list<DType> dtypes = {DType::Float32}) {
-  const auto config = [](Family family, int64_t kv_heads, bool tied) {
+  const auto config = [](Family family, int64_t kv_heads, bool tied, double dropout = 0) {
     return ModelConfig{.name = "test",
                        .family = family,
                        .layers = 1,
@@ -213,11 +218,13 @@ inline std::vector<BlockCase> block_cases(std::initializer_list<DType> dtypes = 
                        .ffn = 40,
                        .vocab_size = 37,
                        .seq_len = 16,
-                       .tied_embeddings = tied};
+                       .tied_embeddings = tied,
+                       .dropout = dropout};
   };
   std::vector<BlockCase> cases;
   for (const auto& [name, model] : {std::pair{std::string("Gpt2Tied"), config(Family::Gpt2, 4, true)},
                                     {"Gpt2Untied", config(Family::Gpt2, 4, false)},
+                                    {"Gpt2UntiedWithDropout", config(Family::Gpt2, 4, false, 0.3)},
                                     {"LlamaTiedOneKeyHead", config(Family::Llama, 1, true)},
                                     {"LlamaUntiedTwoKeyHeads", config(Family::Llama, 2, false)}}) {
     for (const size_t block : {0, 1, 2}) {

@@ -288,6 +288,37 @@ TEST(TiedBlocks, EachGroupAccumulatesByItsOwnFlag) {
   EXPECT_EQ(tested, 3);  // GPT-2's embedding and head, Llama's head
 }
 
+// Another sample, step or seed, and no draw at all, which is an evaluation.
+TEST(Dropout, DrawsByTheSampleTheStepAndTheSeed) {
+  for (const BlockCase& block_case : block_cases()) {
+    if (block_case.model.dropout == 0 || block_case.block == 2) continue;
+    const Model model = make_model(block_case.model);
+    const Block& block = model.blocks[block_case.block];
+    const auto output = [&](const DropoutDraw& draw, uint64_t first_row, bool drops) {
+      BlockRun run(model, block, odd_shape, 1);
+      run.draw = draw;
+      run.first_row = first_row;
+      run.drops = drops;
+      run.forward();
+      return run.output;
+    };
+    const DropoutDraw draw{.seed = 5, .step = 9, .first_sample = 40};
+    const std::vector<float> expected = output(draw, 3, true);
+    EXPECT_TRUE(same_bits(output(draw, 3, true), expected));
+    DropoutDraw other = draw;
+    other.first_sample = 41;
+    EXPECT_TRUE(same_bits(output(other, 2, true), expected)) << "the same samples, wherever they stand in a batch";
+    EXPECT_FALSE(same_bits(output(draw, 4, true), expected));
+    other = draw;
+    other.step = 10;
+    EXPECT_FALSE(same_bits(output(other, 3, true), expected));
+    other = draw;
+    other.seed = 6;
+    EXPECT_FALSE(same_bits(output(other, 3, true), expected));
+    EXPECT_FALSE(same_bits(output(draw, 3, false), expected));
+  }
+}
+
 TEST(Head, LossIsSummedOverCountedTargets) {
   const Model model = make_model(block_cases().front().model);
   BlockRun run(model, model.blocks.back(), odd_shape, 1);

@@ -254,13 +254,16 @@ TEST(Sizes, RecomputeMovesBytesFromWhatIsKeptToWhatIsMadeAgain) {
 
 TEST(Sizes, BookedAttentionWorkspaceIsWhatTheKernelNeeds) {
   for (const std::string& preset : model_presets()) {
-    const ModelConfig config = model_preset(preset);
+    ModelConfig config = model_preset(preset);
     for (const int64_t sequence : {int64_t{1}, int64_t{63}, config.seq_len}) {
       for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
-        EXPECT_EQ(attention_workspace_bytes(config, {2, sequence, dtype}),
-                  kernels::attention_workspace_bytes(
-                      {2, sequence, config.heads, config.kv_heads, config.hidden / config.heads}, dtype))
-            << preset << ", sequence " << sequence << ", " << to_string(dtype);
+        for (const double dropout : {0.0, 0.1}) {
+          config.dropout = dropout;
+          EXPECT_EQ(attention_workspace_bytes(config, {2, sequence, dtype}),
+                    kernels::attention_workspace_bytes(
+                        {2, sequence, config.heads, config.kv_heads, config.hidden / config.heads}, dtype, dropout > 0))
+              << preset << ", sequence " << sequence << ", " << to_string(dtype) << ", dropout " << dropout;
+        }
       }
     }
   }

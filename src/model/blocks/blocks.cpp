@@ -28,10 +28,17 @@ kernels::AttentionShape attention_shape(const ModelConfig& config, MicroBatchSha
                                           .heads = config.heads,
                                           .kv_heads = config.kv_heads,
                                           .head_dim = config.hidden / config.heads};
-  const uint64_t needed = kernels::attention_workspace_bytes(attention, shape.dtype);
+  const uint64_t needed = kernels::attention_workspace_bytes(attention, shape.dtype, config.dropout > 0);
   const uint64_t booked = attention_workspace_bytes(config, shape);
   check_invariant(needed <= booked, "attention needs {} bytes of workspace, {} are booked", needed, booked);
   return attention;
+}
+
+kernels::DropoutKey dropout_key(const Block& block, const BlockViews& views, DropoutSite site) {
+  return {.seed = views.dropout->seed,
+          .step = views.dropout->step,
+          .layer = static_cast<uint32_t>(block.layer + 1),  // 0 for the embedding
+          .site = static_cast<uint32_t>(site)};
 }
 
 void give_gradient(const float* finished, float* gradient, int64_t count, bool accumulate) {

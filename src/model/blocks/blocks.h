@@ -17,6 +17,12 @@ struct LossSlot {
   double tokens = 0;  // a double, so that a vector of slots can be summed by one collective
 };
 
+// What decides the masks of dropout in a step, besides the model: the same on every rank. Changed between steps.
+struct DropoutDraw {
+  uint64_t seed = 0, step = 0;
+  uint64_t first_sample = 0;  // of the step's global batch
+};
+
 // What a function reads and writes; only what its kind of block uses is set. Activations are [tokens, hidden]. What is
 // void is of the type that shape.dtype names; gradients of parameters are fp32 whatever it is.
 struct BlockViews {
@@ -35,8 +41,10 @@ struct BlockViews {
   Recompute recompute = Recompute::None;  // decides what lies in which of the two
   std::byte* between = nullptr;
   std::byte* workspace = nullptr;
-  LossSlot* loss = nullptr;           // head: overwritten by forward
-  const float* loss_scale = nullptr;  // head: what backward_input multiplies its gradient by; null: 1
+  LossSlot* loss = nullptr;              // head: overwritten by forward
+  const DropoutDraw* dropout = nullptr;  // null: nothing is dropped, whatever the model says
+  uint64_t first_row = 0;                // of the micro-batch in the global batch: which samples these are
+  const float* loss_scale = nullptr;     // head: what backward_input multiplies its gradient by; null: 1
 };
 
 // saved is overwritten; the head overwrites *loss by the sums of this micro-batch. The head's gradients are those of

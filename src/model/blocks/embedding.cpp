@@ -30,6 +30,7 @@ void EmbeddingArithmetic<T>::forward(const Model& model, const Block& block, con
   const auto parameters = parameters_in(model, block, typed.parameters);
   kernels::embedding_forward(views.tokens, parameters.table, parameters.positions, typed.output, views.shape.batch,
                              views.shape.sequence, model.config.hidden, model.config.vocab_size);
+  if (drops(model, views)) drop(model, block, views, DropoutSite::Embedding, typed.output, typed.output);
 }
 
 template <Element T>
@@ -40,7 +41,13 @@ void EmbeddingArithmetic<T>::backward_weight(const Model& model, const Block& bl
     if (!views.accumulate[i]) std::fill_n(views.gradients[i], model.groups[block.groups[i]].elements, 0.0f);
   }
   const auto gradients = parameters_in(model, block, views.gradients);
-  kernels::embedding_backward_weight(views.tokens, typed.output_gradient, gradients.table, gradients.positions,
+  const T* output_gradient = typed.output_gradient;
+  if (drops(model, views)) {
+    T* const dropped = carve(embedding_work<T>, views.workspace, model, views).d_dropped;
+    drop(model, block, views, DropoutSite::Embedding, output_gradient, dropped);
+    output_gradient = dropped;
+  }
+  kernels::embedding_backward_weight(views.tokens, output_gradient, gradients.table, gradients.positions,
                                      views.shape.batch, views.shape.sequence, model.config.seq_len, model.config.hidden,
                                      model.config.vocab_size, /*accumulate=*/true);
 }

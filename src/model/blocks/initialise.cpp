@@ -4,26 +4,11 @@
 #include <numbers>
 #include <string_view>
 
+#include "kernels/cpu/philox.h"
 #include "model/blocks/blocks.h"
 
 namespace shardpipe {
 namespace {
-
-// Philox 4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 3.3): ten rounds of two 32
-// × 32 -> 64 bit products that turn a counter and a key into 128 random bits. No state: element i needs no element
-// before it.
-std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
-  constexpr uint64_t multiplier_0 = 0xD2511F53, multiplier_1 = 0xCD9E8D57;
-  constexpr uint32_t weyl_0 = 0x9E3779B9, weyl_1 = 0xBB67AE85;
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t product_0 = multiplier_0 * counter[0], product_1 = multiplier_1 * counter[2];
-    counter = {static_cast<uint32_t>(product_1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(product_1),
-               static_cast<uint32_t>(product_0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(product_0)};
-    key[0] += weyl_0;
-    key[1] += weyl_1;
-  }
-  return counter;
-}
 
 // FNV-1a: which stream of numbers a tensor draws from.
 uint64_t hash_of(std::string_view name) {
@@ -37,7 +22,8 @@ uint32_t high(uint64_t bits) { return static_cast<uint32_t>(bits >> 32); }
 
 // Elements 2·pair and 2·pair + 1 of a tensor: two independent standard normal numbers (Box & Muller 1958).
 std::array<double, 2> normal_pair(uint64_t seed, uint64_t tensor_hash, uint64_t pair) {
-  const auto bits = philox({low(pair), high(pair), low(tensor_hash), high(tensor_hash)}, {low(seed), high(seed)});
+  const auto bits =
+      kernels::philox4x32({low(pair), high(pair), low(tensor_hash), high(tensor_hash)}, {low(seed), high(seed)});
   const auto uniform = [&](size_t i) {  // in (0, 1]: its logarithm is finite
     const uint64_t word = uint64_t{bits[i + 1]} << 32 | bits[i];
     return static_cast<double>((word >> 11) + 1) * 0x1p-53;

@@ -1,6 +1,7 @@
 // The kinds of block behind blocks.h, one file a kind, and what they share.
 #pragma once
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/dropout.h"
 #include "model/blocks/blocks.h"
 #include "model/shape/pieces.h"
 
@@ -64,6 +65,22 @@ auto carve_saved(Pieces pieces, const Model& model, const BlockViews& views) {
   SavedCarver regions{
       .recompute = views.recompute, .kept = Carver(views.saved), .recomputed = Carver(views.recomputed)};
   return pieces(regions, model.config, views.shape);
+}
+
+// Which dropout of a layer, or of the embedding: part of the key of its mask.
+enum class DropoutSite : uint32_t { Embedding, Probabilities, AttentionBranch, FeedForwardBranch };
+kernels::DropoutKey dropout_key(const Block&, const BlockViews&, DropoutSite);
+
+inline bool drops(const Model& model, const BlockViews& views) {
+  return views.dropout != nullptr && model.config.dropout > 0;
+}
+
+// y = dropout(x), [tokens, hidden]; y may be x. Its own gradient: the same mask of the output's gradient.
+template <Element T>
+void drop(const Model& model, const Block& block, const BlockViews& views, DropoutSite site, const T* x, T* y) {
+  kernels::dropout_forward(x, y, dropout_key(block, views, site), views.dropout->first_sample + views.first_row,
+                           views.shape.batch, views.shape.sequence * model.config.hidden,
+                           static_cast<float>(model.config.dropout));
 }
 
 // InvariantError when the kernel needs more scratch than was booked.

@@ -21,6 +21,8 @@ struct ModelConfig {
   bool tied_embeddings = true;
   double norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
+  double dropout =
+      0;  // GPT-2, in training: after the embedding, of attention's probabilities, of both residual branches
   bool operator==(const ModelConfig&) const = default;
 };
 

@@ -97,6 +97,7 @@ template <Element T>
 struct LayerBackwardInputWork {
   T* d_hidden;           // [N, C]
   T* d_activated;        // [N, F]: Llama
+  T* d_dropped;          // [N, C]: of a residual branch, before dropout; with dropout
   std::byte* attention;  // attention_workspace_bytes
 };
 template <Element T>
@@ -106,9 +107,17 @@ template <Element T>
 struct LayerBackwardWeightWork {
   T* normalised;       // [N, C]
   float *mean, *rstd;  // [N]: of the norm computed again
+  T* d_dropped;        // [N, C]: as in LayerBackwardInputWork
 };
 template <Element T>
 LayerBackwardWeightWork<T> layer_backward_weight_work(Carver&, const ModelConfig&, MicroBatchShape);
+
+template <Element T>
+struct EmbeddingWork {
+  T* d_dropped;  // [N, C]: of the output, before dropout; with dropout
+};
+template <Element T>
+EmbeddingWork<T> embedding_work(Carver&, const ModelConfig&, MicroBatchShape);
 
 template <Element T>
 struct HeadSaved {

@@ -92,6 +92,7 @@ LayerBackwardInputWork<T> layer_backward_input_work(Carver& carver, const ModelC
   LayerBackwardInputWork<T> work{};
   work.d_hidden = carver.elements<T>(shape.tokens() * config.hidden);
   if (!is_gpt2(config)) work.d_activated = carver.elements<T>(shape.tokens() * config.ffn);
+  if (config.dropout > 0) work.d_dropped = carver.elements<T>(shape.tokens() * config.hidden);
   work.attention = carver.bytes(attention_workspace_bytes(config, shape));
   return work;
 }
@@ -103,6 +104,14 @@ LayerBackwardWeightWork<T> layer_backward_weight_work(Carver& carver, const Mode
   work.normalised = carver.elements<T>(shape.tokens() * config.hidden);
   if (is_gpt2(config)) work.mean = carver.floats(shape.tokens());
   work.rstd = carver.floats(shape.tokens());
+  if (config.dropout > 0) work.d_dropped = carver.elements<T>(shape.tokens() * config.hidden);
+  return work;
+}
+
+template <Element T>
+EmbeddingWork<T> embedding_work(Carver& carver, const ModelConfig& config, MicroBatchShape shape) {
+  EmbeddingWork<T> work{};
+  if (config.dropout > 0) work.d_dropped = carver.elements<T>(shape.tokens() * config.hidden);
   return work;
 }
 
@@ -142,6 +151,7 @@ HeadWork<T> head_work(Carver& carver, const ModelConfig& config, MicroBatchShape
   template LayerForwardWork<T> layer_forward_work(Carver&, const ModelConfig&, MicroBatchShape);                \
   template LayerBackwardInputWork<T> layer_backward_input_work(Carver&, const ModelConfig&, MicroBatchShape);   \
   template LayerBackwardWeightWork<T> layer_backward_weight_work(Carver&, const ModelConfig&, MicroBatchShape); \
+  template EmbeddingWork<T> embedding_work(Carver&, const ModelConfig&, MicroBatchShape);                       \
   template HeadSaved<T> head_saved(SavedCarver&, const ModelConfig&, MicroBatchShape);                          \
   template HeadBetween<T> head_between(Carver&, const ModelConfig&, MicroBatchShape);                           \
   template HeadWork<T> head_work(Carver&, const ModelConfig&, MicroBatchShape)
@@ -156,6 +166,7 @@ uint64_t attention_workspace_bytes(const ModelConfig& config, MicroBatchShape sh
   const int64_t group = config.heads / config.kv_heads;
   int64_t floats = 5 * tile * head_dim(config) + 2 * tile * tile + group * shape.sequence;
   if (shape.dtype != DType::Float32) floats += (2 * tile + group * shape.sequence) * head_dim(config);
+  if (config.dropout > 0) floats += tile * tile;
   return static_cast<uint64_t>(floats) * sizeof(float);
 }
 
@@ -165,6 +176,7 @@ BlockBytes block_bytes(const Model& model, const Block& block, MicroBatchShape s
     BlockBytes bytes;
     switch (block.kind) {
       case BlockKind::Embedding:
+        bytes.workspace = region_bytes(embedding_work<T>, config, shape);
         return bytes;
       case BlockKind::Layer:
         bytes = saved_bytes(layer_saved<T>, config, shape, recompute);
