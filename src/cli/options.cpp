@@ -126,8 +126,7 @@ std::vector<Option> make_options() {
   add(plain<double>(
       group, Kind::Real, "dropout", [](RunConfig & c) -> auto& { return c.model.dropout; },
       "of gpt2: share of the embedding, of attention's probabilities and of both residual branches that a training "
-      "step "
-      "sets to 0"));
+      "step sets to 0"));
   add(not_of_verify(plain<Reals>(
       group, Kind::Reals, "block-cost", [](RunConfig & c) -> auto& { return c.block_cost; },
       "of --model synthetic: milliseconds that a layer's forward, input gradient and weight gradient take, and, where "

@@ -4,9 +4,11 @@
 
 #include <cmath>
 #include <random>
+#include <set>
 
 #include "base/error.h"
 #include "model/block_run.h"
+#include "model/blocks/kinds.h"
 
 namespace shardpipe {
 namespace {
@@ -317,6 +319,43 @@ TEST(Dropout, DrawsByTheSampleTheStepAndTheSeed) {
     EXPECT_FALSE(same_bits(output(other, 3, true), expected));
     EXPECT_FALSE(same_bits(output(draw, 3, false), expected));
   }
+}
+
+// One sample's masks in one step: of the layers, and of the two branches of a layer.
+TEST(Dropout, DiffersBetweenLayersAndSites) {
+  ModelConfig config = block_cases().front().model;  // GPT-2
+  config.layers = 2;
+  config.dropout = 0.5;
+  const Model model = make_model(config);
+  std::vector<std::vector<float>> outputs;
+  for (const size_t b : {1, 2}) {
+    BlockRun run(model, model.blocks[b], odd_shape, 1);
+    // without input and weights a branch is its projection's bias of 1, which dropout makes 2 or 0
+    std::ranges::fill(run.input, 0.0f);
+    std::vector<float>& values = run.parameters.front();
+    std::ranges::fill(values, 0.0f);
+    size_t start = 0;
+    for (const Tensor& tensor : model.groups[model.blocks[b].groups.front()].tensors) {
+      if (tensor.name.ends_with("c_proj.bias"))
+        std::fill_n(values.begin() + static_cast<int64_t>(start), tensor.elements, 1.0f);
+      start += tensor.elements;
+    }
+    run.forward();
+    for (const float sum_of_branches : {4.0f, 0.0f, 2.0f})  // both kept, none, one alone
+      EXPECT_NE(std::ranges::count(run.output, sum_of_branches), 0) << sum_of_branches;
+    outputs.push_back(run.output);
+  }
+  EXPECT_FALSE(same_bits(outputs[0], outputs[1]));
+
+  std::set<std::pair<uint32_t, uint32_t>> keys;
+  const DropoutDraw draw{};
+  for (const Block& block : model.blocks)
+    for (const DropoutSite site : {DropoutSite::Embedding, DropoutSite::Probabilities, DropoutSite::AttentionBranch,
+                                   DropoutSite::FeedForwardBranch}) {
+      if (block.kind == BlockKind::Head) continue;
+      const kernels::DropoutKey key = dropout_key(block, {.shape = odd_shape, .dropout = &draw}, site);
+      EXPECT_TRUE(keys.emplace(key.layer, key.site).second) << "layer " << key.layer << ", site " << key.site;
+    }
 }
 
 TEST(Head, LossIsSummedOverCountedTargets) {

@@ -131,7 +131,7 @@ std::vector<std::string> problems_of(const ModelConfig& config) {
     problem("norm_epsilon: found {}, allowed: a number between 0 and 1", config.norm_epsilon);
   if (config.family == Family::Llama && !(config.rope_theta >= 1 && std::isfinite(config.rope_theta)))
     problem("rope_theta: found {}, allowed: a finite number, 1 or more", config.rope_theta);
-  if (!(config.dropout >= 0 && config.dropout < 1))
+  if (!(config.dropout >= 0 && static_cast<float>(config.dropout) < 1))  // kernels have it as a float
     problem("--dropout: found {}, allowed: a number from 0 to below 1", config.dropout);
   else if (config.dropout > 0 && (config.family == Family::Llama || is_synthetic(config)))
     problem("--dropout: found {}, allowed: 0 for {}: only GPT-2 has dropout", config.dropout, config.name);
