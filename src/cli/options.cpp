@@ -203,6 +203,9 @@ std::vector<Option> make_options() {
       group, "reduce-every", [](RunConfig & c) -> auto& { return c.layout.reduce_every; }, {"micro", "step"},
       "when gradients cross the replicas: after every micro-batch, or once a step",
       "micro for ZeRO 2 and 3, step for 0 and 1"));
+  add(choice<DType>(
+      group, "reduce-dtype", [](RunConfig & c) -> auto& { return c.layout.reduce_dtype; }, {"fp32", "bf16"},
+      "what replicas round their gradients to before these cross; sums are fp32 either way"));
   add(plain<bool>(
       group, Kind::YesNo, "reshard-after-forward",
       [](RunConfig & c) -> auto& { return c.layout.reshard_after_forward; },

@@ -13,6 +13,8 @@
 #include <span>
 #include <stdexcept>
 
+#include "tensor/dtype.h"
+
 namespace shardpipe {
 
 // Thrown by what waits for other ranks when one of them failed; the text says which and how.
@@ -58,6 +60,9 @@ class Communicator {
   virtual void reduce_scatter(std::span<const float> whole, std::span<float> shard, bool accumulate) = 0;
   // out = (accumulate ? out : 0) + the sum of all `in`; the same size, and either the same memory or apart.
   virtual void all_reduce(std::span<const float> in, std::span<float> out, bool accumulate) = 0;
+  // The same of terms that were rounded to be sent: the sums are fp32, and so is what an all-reduce sends of them.
+  virtual void reduce_scatter(std::span<const BFloat16> whole, std::span<float> shard, bool accumulate) = 0;
+  virtual void all_reduce(std::span<const BFloat16> in, std::span<float> out, bool accumulate) = 0;
   virtual void all_reduce(std::span<double> values) = 0;  // in place: a few scalars
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual void barrier() = 0;

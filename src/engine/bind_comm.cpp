@@ -3,6 +3,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "kernels/cpu/convert.h"
 #include "program/text.h"
 
 namespace shardpipe {
@@ -65,17 +66,22 @@ BoundAction bind_communication(const Program& program, const StepShape& shape, c
   if (first.role == Role::Slots)
     return
         [comm, slots = std::span(arena.get<double>(first), first.bytes / sizeof(double))] { comm->all_reduce(slots); };
-  // In place, or from one micro-batch's gradient into the accumulator.
-  const Use& target = uses[action.use_count - 1];
-  const Buffer& sum = rank.buffers[target.buffer];
-  const bool accumulate = action.use_count == 2 && target.access == Access::Add;
+  const ReduceUses reduce = reduce_uses(rank, action);
+  const Buffer &source = rank.buffers[reduce.source], &sum = rank.buffers[reduce.sum];
+  const bool accumulate = reduce.accumulate;
   if (program.groups[action.group].replicas == Replicas::AcrossGroups)
     return
-        [comm, from = owned_part(first), to = owned_part(sum), accumulate] { comm->all_reduce(from, to, accumulate); };
-  if (action.extent == Extent::Owned)
-    return
-        [comm, from = floats(first), to = owned_part(sum), accumulate] { comm->reduce_scatter(from, to, accumulate); };
-  return [comm, from = floats(first), to = floats(sum), accumulate] { comm->all_reduce(from, to, accumulate); };
+        [comm, from = owned_part(source), to = owned_part(sum), accumulate] { comm->all_reduce(from, to, accumulate); };
+  const bool scatter = action.extent == Extent::Owned;
+  const std::span<float> from = floats(source), to = scatter ? owned_part(sum) : floats(sum);
+  if (reduce.wire == UINT32_MAX)
+    return [=] { scatter ? comm->reduce_scatter(from, to, accumulate) : comm->all_reduce(from, to, accumulate); };
+  const std::span<BFloat16> wire(arena.get<BFloat16>(rank.buffers[reduce.wire]), from.size());
+  return [=] {
+    kernels::convert(from.data(), wire.data(), static_cast<int64_t>(from.size()));
+    scatter ? comm->reduce_scatter(std::span<const BFloat16>(wire), to, accumulate)
+            : comm->all_reduce(std::span<const BFloat16>(wire), to, accumulate);
+  };
 }
 
 }  // namespace shardpipe

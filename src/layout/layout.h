@@ -25,6 +25,7 @@ struct Layout {
   int64_t micro_batch_size = 1;            // sequences
   int64_t global_batch_size = 1;           // sequences a step, over all replicas
   ReduceEvery reduce_every = ReduceEvery::Step;
+  DType reduce_dtype = DType::Float32;  // what replicas round their gradients to before they are summed, in fp32
   bool reshard_after_forward =
       true;  // ZeRO 3: gather again for the backward (true), or hold the gathered copy for the step
   DType precision = DType::Float32;  // of activations and of the parameters that blocks compute with

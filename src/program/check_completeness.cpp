@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "program/check_rules.h"
@@ -28,6 +29,7 @@ struct Counts {
   std::map<uint16_t, int> norms;                                                       // of a parameter group
   std::map<uint16_t, int> losses;                                                      // of a micro-batch
   std::set<uint16_t> tied;                                                             // parameter groups with two uses
+  std::optional<bool> rounded;  // whether what replicas reduce is rounded before: of all gradients, or of none
 };
 
 class RankRules {
@@ -149,6 +151,10 @@ class RankRules {
     }
     same_extent(action);
     const bool across = program_.groups[action.group].replicas == Replicas::AcrossGroups;
+    const bool rounded = reduce_uses(rank_, action).wire != UINT32_MAX;
+    if (!across && !counts_.rounded) counts_.rounded = rounded;
+    if (rounded != (!across && counts_.rounded.value_or(false)))
+      finding("gradients are reduced in one type, sums of shard groups in fp32");
     for (const Use& use : uses_of(rank_, action)) {
       const Buffer& buffer = rank_.buffers[use.buffer];
       if (buffer.role != Role::Gradient || buffer.micro_batch != none) continue;

@@ -141,9 +141,12 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
               {.role = Role::Parameters, .accesses = write_or_add, .index = i}};
     case Kind::Reduce:
       if (i == none) return {{.role = Role::Slots, .accesses = add}};
-      if (m == none) return {{.role = Role::Gradient, .accesses = add, .index = i}};
+      if (m == none)
+        return {{.role = Role::Gradient, .accesses = add, .index = i},
+                {.role = Role::WireGradient, .accesses = write, .index = i, .least = 0}};
       // Of a micro-batch's gradient into the sum; with copies of shard groups, into a part of it, and from there.
       return {{.role = Role::Gradient, .accesses = read, .index = i, .micro_batch = m, .least = 0},
+              {.role = Role::WireGradient, .accesses = write, .index = i, .micro_batch = m, .least = 0},
               {.role = Role::PartialGradient,
                .accesses = {Access::Read, Access::Write},
                .index = i,
@@ -194,10 +197,13 @@ void check_sizes(const Program& program, size_t r, std::vector<Finding>& finding
   for (const Buffer& buffer : buffers)
     if (must_be_whole(buffer)) whole.try_emplace(key(buffer), buffer.bytes);
   for (const Buffer& buffer : buffers) {
-    if (!is_parameters(buffer.role) && !is_fp32(buffer.role)) continue;
+    const bool wire = buffer.role == Role::WireGradient;
+    if (!is_parameters(buffer.role) && !is_fp32(buffer.role) && !wire) continue;
     if (!whole.contains(key(buffer))) continue;
     const uint64_t bytes = whole[key(buffer)];
-    const bool fits = must_be_whole(buffer) ? buffer.bytes == bytes : buffer.bytes > 0 && bytes % buffer.bytes == 0;
+    const bool fits = wire                    ? 2 * buffer.bytes == bytes
+                      : must_be_whole(buffer) ? buffer.bytes == bytes
+                                              : buffer.bytes > 0 && bytes % buffer.bytes == 0;
     if (!fits)
       findings.push_back(
           {"arrays of one parameter group are whole or a shard",

@@ -137,7 +137,7 @@ void check_order(const Program& program, uint16_t r, std::vector<Finding>& findi
   }
   for (size_t b = 0; b < rank.buffers.size(); ++b)
     if (written[b] && !read[b] && !rank.buffers[b].resident && rank.buffers[b].role != Role::Workspace &&
-        rank.buffers[b].role != Role::Saved)
+        rank.buffers[b].role != Role::Saved && rank.buffers[b].role != Role::WireGradient)
       findings.push_back({"what is computed is used", fmt::format("rank {}: {}", r, name_of(rank.buffers[b]))});
 }
 

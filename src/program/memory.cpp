@@ -26,6 +26,7 @@ uint64_t& counter(RankMemory& memory, const Buffer& buffer) {
     case Role::Shard:
       return memory.parameters;
     case Role::PartialGradient:
+    case Role::WireGradient:
       return memory.micro_batch_gradients;
     case Role::Gradient:
       return buffer.micro_batch == none ? memory.gradients : memory.micro_batch_gradients;

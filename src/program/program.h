@@ -48,6 +48,7 @@ enum class Role : uint8_t {
   Master,              // fp32 of a parameter group, or this rank's part, where Parameters or Shard are of 16 bits
   PartialGradient,     // Gradient of one micro-batch, summed over a shard group
   Gradient,            // of a parameter group by one `use` of it; with a micro-batch: of that alone, else accumulated
+  WireGradient,        // a Gradient rounded to 16 bits, as it crosses the replicas
   OptimizerState,      //
   Loss,                // LossSlot of a micro-batch
   Slots,               // doubles: see slots.h
@@ -139,6 +140,26 @@ struct UseRange {
 };
 inline UseRange uses_of(const RankProgram& rank, const Action& action) {
   return {rank.begin_uses(action), rank.end_uses(action)};
+}
+
+// Of a Reduce of gradients: `source`, sent as `wire` where it is rounded, is summed into `sum`, which is the source
+// itself, or overwritten, or (accumulate) added to. Buffers of the rank; UINT32_MAX: no wire.
+struct ReduceUses {
+  uint32_t source = UINT32_MAX, wire = UINT32_MAX, sum = UINT32_MAX;
+  bool accumulate = false;
+};
+inline ReduceUses reduce_uses(const RankProgram& rank, const Action& reduce) {
+  ReduceUses found;
+  for (const Use& use : uses_of(rank, reduce)) {
+    if (rank.buffers[use.buffer].role == Role::WireGradient) {
+      found.wire = use.buffer;
+      continue;
+    }
+    if (found.source == UINT32_MAX) found.source = use.buffer;
+    found.sum = use.buffer;
+    found.accumulate = found.sum != found.source && use.access == Access::Add;
+  }
+  return found;
 }
 
 }  // namespace shardpipe

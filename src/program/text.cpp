@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::array<std::string_view, lane_count> lane_names{"compute",  "send-fwd", "recv-fwd", "send-bwd",
                                                               "recv-bwd", "gather",   "reduce"};
-constexpr std::array<std::string_view, 18> role_names{
-    "tokens",    "targets",    "activation", "saved",     "recomputed",       "between",  "activation-gradient",
-    "workspace", "parameters", "shard",      "master",    "partial-gradient", "gradient", "optimizer-state",
-    "loss",      "slots",      "scalars",    "loss-scale"};
+constexpr std::array<std::string_view, 19> role_names{
+    "tokens",          "targets",    "activation", "saved",   "recomputed",       "between",  "activation-gradient",
+    "workspace",       "parameters", "shard",      "master",  "partial-gradient", "gradient", "wire-gradient",
+    "optimizer-state", "loss",       "slots",      "scalars", "loss-scale"};
 constexpr std::array<std::string_view, 13> kind_names{"F",
                                                       "R",
                                                       "B",

@@ -37,6 +37,8 @@ uint64_t sent_bytes(const Program& program, uint16_t pipeline_rank, const Action
       action.index != none && bytes == whole_gradient_bytes(rank, action.index) ? bytes / shard_group : bytes;
   const bool slots = action.kind == Kind::Reduce && action.index == none;
   const uint64_t once = collective_bytes(bytes, ranks, slots ? sizeof(double) : sizeof(float));
+  const bool rounded = action.kind == Kind::Reduce && reduce_uses(rank, action).wire != UINT32_MAX;
+  const uint64_t scattered = rounded ? once / 2 : once;  // what is summed; its sums are fp32
   switch (action.kind) {
     case Kind::Send:
       return bytes;
@@ -45,7 +47,7 @@ uint64_t sent_bytes(const Program& program, uint16_t pipeline_rank, const Action
     case Kind::Reduce:
       // Scattered; or reduced, of a whole array or across groups of this rank's part alone.
       if (group.replicas == Replicas::AcrossGroups) return 2 * collective_bytes(owned_bytes, ranks, sizeof(float));
-      return action.extent == Extent::Owned ? once : 2 * once;
+      return action.extent == Extent::Owned ? scattered : scattered + once;
     case Kind::SumTied:
       // A whole array of which only this replica's part is summed, or a shard that is summed whole.
       if (action.extent == Extent::Owned) bytes = owned_bytes;

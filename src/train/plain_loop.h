@@ -13,6 +13,7 @@
 //                          sums are summed pairwise in replica order (kernels::sum_in_order).
 //      ReduceEvery::Micro: each micro-batch's gradients are summed over replicas likewise; these sums are accumulated,
 //      m ascending.
+//      With --reduce-dtype bf16 each replica's term is rounded before either sum.
 //   3. The tied group's gradient is the embedding's plus the head's.
 //   4. Norm: Σ over groups (canonical order), and in a group over its dp shards (shard/shard.h), of
 //   kernels::sum_of_squares, in double;
@@ -90,8 +91,8 @@ struct PlainStep {
 };
 
 struct PlainLoop {
-  // Of the layout only dp, micro_batch_size, global_batch_size and reduce_every matter. Starts from the seed's initial
-  // values.
+  // Of the layout only dp, micro_batch_size, global_batch_size, precision, reduce_every and reduce_dtype matter. Starts
+  // from the seed's initial values.
   PlainLoop(const ModelConfig& config, const Layout& plain_layout, const OptimizerConfig& optimizer_config,
             uint64_t seed)
       : model(make_model(config)),
@@ -313,8 +314,14 @@ struct PlainLoop {
 
   void sum_replicas(const std::vector<UseGradients>& of_replica, UseGradients& sums, bool accumulate) const {
     for (size_t u = 0; u < uses.size(); ++u) {
+      std::vector<std::vector<float>> sent;
+      for (const UseGradients& replica : of_replica) {
+        sent.push_back(replica[u]);
+        if (layout.reduce_dtype == DType::BFloat16)
+          for (float& value : sent.back()) value = to_float(from_float<BFloat16>(value));
+      }
       std::vector<const float*> inputs;
-      for (const UseGradients& replica : of_replica) inputs.push_back(replica[u].data());
+      for (const std::vector<float>& replica : sent) inputs.push_back(replica.data());
       kernels::sum_in_order(inputs.data(), static_cast<int64_t>(inputs.size()), sums[u].data(),
                             static_cast<int64_t>(sums[u].size()), accumulate);
     }

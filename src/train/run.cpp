@@ -151,6 +151,7 @@ nlohmann::ordered_json layout_json(const StepShape& shape) {
           {"global_batch_size", layout.global_batch_size},
           {"micro_batches", layout.micro_batches()},
           {"reduce_every", layout.reduce_every == ReduceEvery::Micro ? "micro" : "step"},
+          {"reduce_dtype", to_string(layout.reduce_dtype)},
           {"reshard_after_forward", layout.reshard_after_forward},
           {"precision", to_string(layout.precision)},
           {"recompute", layout.recompute},

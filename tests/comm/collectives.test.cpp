@@ -77,6 +77,47 @@ TEST_P(Collectives, ReduceScatterSumsPairwiseInRankOrder) {
   });
 }
 
+// Terms in 16 bits: the sums are those of the same terms in fp32, half the bytes of the terms are sent.
+TEST_P(Collectives, RoundedTermsAreSummedInFp32) {
+  with_group(GetParam(), [](Communicator& group) {
+    const auto ranks = static_cast<size_t>(group.size());
+    for (const size_t count : sizes) {
+      std::vector<std::vector<BFloat16>> rounded(ranks);
+      std::vector<std::vector<float>> terms(ranks);
+      for (int rank = 0; rank < group.size(); ++rank)
+        for (const float value : values_of(rank, count * ranks)) {
+          rounded[static_cast<size_t>(rank)].push_back(from_float<BFloat16>(value));
+          terms[static_cast<size_t>(rank)].push_back(to_float(rounded[static_cast<size_t>(rank)].back()));
+        }
+      const std::vector<float> sum = pairwise_sum(terms);
+      const auto own = static_cast<size_t>(group.rank());
+      const std::span<const BFloat16> mine = rounded[own];
+      const std::span<const float> expected = std::span(sum).subspan(own * count, count);
+      WireBytes before = group.wire_bytes();
+
+      std::vector<float> shard(count, NAN);
+      group.reduce_scatter(mine, shard, false);
+      EXPECT_TRUE(same_bits(shard, expected)) << "shard of " << count;
+      EXPECT_EQ(group.wire_bytes().reduce_scatter - before.reduce_scatter, 2 * count * (ranks - 1));
+
+      std::vector<float> added = values_of(group.rank(), count, 7), expected_added = added;
+      for (size_t i = 0; i < count; ++i) expected_added[i] += expected[i];
+      group.reduce_scatter(mine, added, true);
+      EXPECT_TRUE(same_bits(added, expected_added)) << "accumulated, shard of " << count;
+
+      std::vector<float> all(count * ranks, NAN);
+      group.all_reduce(mine, all, false);
+      EXPECT_TRUE(same_bits(all, sum)) << "all-reduce of " << count * ranks;
+      EXPECT_EQ(group.wire_bytes().all_reduce - before.all_reduce, (2 + 4) * count * (ranks - 1));
+
+      std::vector<float> sums = values_of(group.rank(), count * ranks, 7), expected_sums = sums;
+      for (size_t i = 0; i < sums.size(); ++i) expected_sums[i] += sum[i];
+      group.all_reduce(mine, sums, true);
+      EXPECT_TRUE(same_bits(sums, expected_sums)) << "accumulated all-reduce of " << count * ranks;
+    }
+  });
+}
+
 TEST_P(Collectives, AllReduceSumsInRankOrder) {
   with_group(GetParam(), [](Communicator& group) {
     for (const size_t count : sizes) {

@@ -97,6 +97,7 @@ inline std::string describe(const RunConfig& config) {
                                  layout.reduce_every == ReduceEvery::Micro ? "micro" : "step");
   if (layout.replicate > 1) text += fmt::format(" in {} copies", layout.replicate);
   if (layout.precision != DType::Float32) text += fmt::format(" {}", to_string(layout.precision));
+  if (layout.reduce_dtype != DType::Float32) text += fmt::format(", reduced in {}", to_string(layout.reduce_dtype));
   if (!layout.reshard_after_forward) text += ", not resharded after forward";
   if (layout.recompute != "none") text += ", recompute " + layout.recompute;
   if (!layout.stages.empty()) text += fmt::format(", stages {}", fmt::join(layout.stages, ","));

@@ -54,6 +54,37 @@ TEST_P(PrecisionSlow, SameBitsAcrossDepths) {
   for (const ModelConfig& model : {tiny_gpt2(), tiny_llama()}) expect_plain_bits(GetParam(), model, {1, 4});
 }
 
+// Gradients rounded to bf16 before they cross: one digest over stages, schedules, ZeRO stages and copies, near the one
+// of fp32 and not equal to it; of a lone replica too.
+TEST(ReduceDtype, HasThePlainBitsInEveryLayout) {
+  const std::array precisions{DType::Float32, DType::BFloat16, DType::Float16};
+  size_t number = 0;
+  for (const ModelConfig& model : {tiny_gpt2(), tiny_llama()})
+    for (const int64_t dp : {1, 2, 4})
+      for (const ReduceEvery reduce_every : {ReduceEvery::Step, ReduceEvery::Micro}) {
+        const DType precision = precisions[number++ % precisions.size()];
+        const auto run = [&](int64_t pp, int zero, const std::string& schedule, int64_t replicate) {
+          RunConfig config = run_in(precision, model, tiny_layout(pp, dp, zero, 3, reduce_every, schedule));
+          config.layout.reduce_dtype = DType::BFloat16;
+          config.layout.replicate = replicate;
+          return config;
+        };
+        const Course plain = train_plain(run(1, 0, "1f1b", 1));
+        const Course in_fp32 = train_plain(run_in(precision, model, tiny_layout(1, dp, 0, 3, reduce_every)));
+        EXPECT_NE(plain.digest, in_fp32.digest);
+        for (size_t k = 0; k < plain.losses.size(); ++k)
+          EXPECT_NEAR(plain.losses[k], in_fp32.losses[k], 0.01 * in_fp32.losses[k]);
+        for (const int64_t pp : {1, 2})
+          for (const int zero : {0, 1, 2, 3})
+            for (const char* schedule : {"1f1b", "zb-h1"})
+              for (const int64_t replicate : {int64_t{1}, dp})
+                if (replicate == 1 || zero > 0) {
+                  const RunConfig config = run(pp, zero, schedule, replicate);
+                  ASSERT_TRUE(same_bits(train(config), plain)) << describe(config);
+                }
+      }
+}
+
 TEST_P(Precision, HasOtherBitsThanFp32AndNearlyItsLoss) {
   const Layout layout = tiny_layout(2, 2, 3, 3, ReduceEvery::Micro);
   const Course half = train(run_in(GetParam(), tiny_gpt2(), layout)), full = train(tiny_run(tiny_gpt2(), layout));

@@ -35,6 +35,7 @@ class Draw {
       layout.replicate = layout.dp == 4 ? of<int64_t>({1, 2, 4}) : of<int64_t>({1, layout.dp});
     layout.precision = of({DType::Float32, DType::BFloat16, DType::Float16});
     layout.recompute = of<const char*>({"none", "full", "selective", "every:2", "every:3", "blocks:0,2-3,5"});
+    layout.reduce_dtype = of({DType::Float32, DType::Float32, DType::BFloat16});
     layout.reshard_after_forward = of({true, false});
     const int64_t size = of<int64_t>({1, 2});
     layout.micro_batch_size *= size;
@@ -52,9 +53,9 @@ class Draw {
 // All that decides bits.
 std::string bits_of(const RunConfig& config) {
   const Layout& layout = config.layout;
-  return fmt::format("{} {} {} dp {} {} x {} {} {} {}", config.model.name, config.model.tied_embeddings,
+  return fmt::format("{} {} {} dp {} {} x {} {} {} {} {}", config.model.name, config.model.tied_embeddings,
                      config.model.dropout, layout.dp, layout.micro_batches(), layout.micro_batch_size,
-                     static_cast<int>(layout.reduce_every), to_string(layout.precision),
+                     static_cast<int>(layout.reduce_every), to_string(layout.reduce_dtype), to_string(layout.precision),
                      static_cast<int>(config.optimizer.optimizer));
 }
 

@@ -41,10 +41,11 @@ inline Layout tiny_layout(std::string schedule, int64_t pp, int64_t micro_batche
 }
 
 inline std::string to_string(const Layout& layout) {
-  return fmt::format("{} pp {} dp {}{} zero {} m {} {} reduce {}{}{}", layout.schedule, layout.pp, layout.dp,
+  return fmt::format("{} pp {} dp {}{} zero {} m {} {} reduce {}{}{}{}", layout.schedule, layout.pp, layout.dp,
                      layout.replicate == 1 ? "" : fmt::format(" in {} copies", layout.replicate), layout.zero,
                      layout.micro_batches(), to_string(layout.precision),
                      layout.reduce_every == ReduceEvery::Micro ? "micro" : "step",
+                     layout.reduce_dtype == DType::BFloat16 ? " in bf16" : "",
                      layout.zero == 3 && !layout.reshard_after_forward ? " held" : "",
                      layout.recompute == "none" ? "" : " recompute " + layout.recompute);
 }
@@ -90,6 +91,7 @@ inline void for_each_case(const std::function<void(const Case&)>& visit, int eve
                   Layout layout = tiny_layout(schedule, pp, micro_batches, zero, reduce_every, dp, reshard);
                   layout.recompute = rules[visited % rules.size()];
                   layout.precision = precisions[visited % precisions.size()];
+                  if (visited % 17 % 3 == 1) layout.reduce_dtype = DType::BFloat16;
                   std::vector<int64_t> replicates{1};
                   for (int64_t group = 1; zero > 0 && group < dp; group *= 2)
                     if (dp % group == 0) replicates.push_back(dp / group);

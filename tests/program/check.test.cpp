@@ -45,6 +45,11 @@ Layout in_copies(int64_t replicate, Layout layout) {
   return layout;
 }
 
+Layout reducing_in_bf16(Layout layout) {
+  layout.reduce_dtype = DType::BFloat16;
+  return layout;
+}
+
 const std::vector<std::pair<Layout, bool>>& specimens() {
   static const std::vector<std::pair<Layout, bool>> layouts{
       {tiny_layout("1f1b", 2, 3, 3, ReduceEvery::Micro), true},
@@ -59,6 +64,8 @@ const std::vector<std::pair<Layout, bool>>& specimens() {
       {recomputing("full", tiny_layout("1f1b", 2, 2, 3, ReduceEvery::Micro)), true},
       {recomputing("selective", tiny_layout("zb-h1", 2, 2, 1, ReduceEvery::Step)), false},
       {recomputing("blocks:2-3", tiny_layout("zb-h1", 2, 3, 0, ReduceEvery::Step, 1)), true},
+      {reducing_in_bf16(tiny_layout("1f1b", 2, 2, 3, ReduceEvery::Micro)), true},
+      {reducing_in_bf16(in_copies(2, tiny_layout("gpipe", 2, 2, 1, ReduceEvery::Step, 2))), false},
   };
   return layouts;
 }
@@ -104,6 +111,29 @@ void judge(Specimen& s, const Program& changed, const std::string& what, Tally& 
   }
   EXPECT_EQ(harm(changed, s.shape, s.right, s.symbols), "") << what << " is accepted";
   ++tally.harmless;
+}
+
+// Replicas would be summed from other bits than in another layout.
+TEST(Check, AGradientThatIsNotRoundedLikeTheOthersIsFound) {
+  for (const auto& [layout, tied] : specimens()) {
+    if (layout.reduce_dtype == DType::Float32) continue;
+    const Specimen s(layout, tied);
+    for (size_t r = 0; r < s.program.by_pipeline_rank.size(); ++r)
+      for (const uint32_t i : actions_of(s.program.by_pipeline_rank[r], Kind::Reduce)) {
+        Program changed = s.program;
+        RankProgram& rank = changed.by_pipeline_rank[r];
+        Action& action = rank.actions[i];
+        if (action.index == none || reduce_uses(rank, action).wire == UINT32_MAX) continue;
+        std::vector<Use> kept;
+        for (const Use& use : uses_of(rank, action))
+          if (rank.buffers[use.buffer].role != Role::WireGradient) kept.push_back(use);
+        action.first_use = static_cast<uint32_t>(rank.uses.size());
+        action.use_count = static_cast<uint32_t>(kept.size());
+        rank.uses.insert(rank.uses.end(), kept.begin(), kept.end());
+        EXPECT_THAT(told(check(changed)), HasSubstr("gradients are reduced in one type"))
+            << to_string(layout) << ": rank " << r << ", " << name_of(action);
+      }
+  }
 }
 
 TEST(Check, ARepeatedActionIsFoundOrHarmless) {

@@ -417,13 +417,18 @@ class Interpreter {
   // Pairwise sums; owned: each replica gets its shard, and the rest of a whole array is garbage.
   void reduce(const Meeting& meeting) {
     std::vector<std::vector<Symbol>> sources;
-    for (const auto& [worker, i] : meeting)
-      sources.push_back(load_shards(*worker, rank_of(*worker).begin_uses(rank_of(*worker).actions[i])->buffer));
+    for (const auto& [worker, i] : meeting) {
+      const ReduceUses uses = reduce_uses(rank_of(*worker), rank_of(*worker).actions[i]);
+      std::vector<Symbol>& source = sources.emplace_back(load_shards(*worker, uses.source));
+      if (uses.wire == UINT32_MAX) continue;
+      for (Symbol& term : source)
+        if (term != Symbols::garbage) term = symbols_.of("rounded", {term});
+      store(*worker, uses.wire, symbols_.array(source));
+    }
     for (const auto& [worker, i] : meeting) {
       const Action& action = rank_of(*worker).actions[i];
-      const Use destination = rank_of(*worker).begin_uses(action)[action.use_count - 1];
-      std::vector<Symbol> result = load_shards(*worker, destination.buffer);
-      const bool adds = action.use_count == 2 && destination.access == Access::Add;
+      const ReduceUses uses = reduce_uses(rank_of(*worker), action);
+      std::vector<Symbol> result = load_shards(*worker, uses.sum);
       for (uint16_t s = 0; s < dp_; ++s) {
         if (action.extent == Extent::Owned && !is_own(*worker, s)) {
           if (result.size() == dp_) result[s] = Symbols::garbage;
@@ -432,9 +437,9 @@ class Interpreter {
         std::vector<Symbol> terms;
         for (const std::vector<Symbol>& source : sources) terms.push_back(source[at(source, *worker, s)]);
         Symbol& here = result[at(result, *worker, s)];
-        here = adds ? plus(here, pairwise(terms)) : pairwise(terms);
+        here = uses.accumulate ? plus(here, pairwise(terms)) : pairwise(terms);
       }
-      store(*worker, destination.buffer, symbols_.array(result));
+      store(*worker, uses.sum, symbols_.array(result));
     }
   }
 

@@ -48,9 +48,9 @@ TEST(SameExpressions, AcrossPipelinesSchedulesZeroStagesAndReshardPolicies) {
   for_each_case(
       [&](const Case& c) {
         if (testing::Test::HasFailure()) return;
-        const std::string key =
-            fmt::format("{} {} {} {}", c.layout.dp, c.layout.micro_batches(),
-                        c.layout.reduce_every == ReduceEvery::Micro, c.model.config.tied_embeddings);
+        const std::string key = fmt::format("{} {} {} {} {}", c.layout.dp, c.layout.micro_batches(),
+                                            c.layout.reduce_every == ReduceEvery::Micro,
+                                            to_string(c.layout.reduce_dtype), c.model.config.tied_embeddings);
         Symbols& symbols = tables[key];
         if (!references.contains(key)) {
           references[key] = plain(c.layout, c.model, symbols);

@@ -51,10 +51,12 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
         for (int64_t r = 0; r < l.pp; ++r) {
           const Held psi = held(shape, r);
           Traffic expected;
+          // Terms are sent rounded, their sums are not.
+          const uint64_t terms = share(psi.bytes_by_use) / 4 * bytes_of(l.reduce_dtype);
           if (l.zero == 0)
-            expected.all_reduce = reductions * 2 * share(psi.bytes_by_use);
+            expected.all_reduce = reductions * (terms + share(psi.bytes_by_use));
           else
-            expected.reduce_scatter = reductions * share(psi.bytes_by_use);
+            expected.reduce_scatter = reductions * terms;
           if (l.zero > 0) expected.all_reduce = reductions * 2 * (psi.bytes_by_use / s / copies * (copies - 1));
           const auto gathered = [&](uint64_t fp32) { return share(fp32) / 4 * bytes_of(l.precision); };
           if (l.zero == 1 || l.zero == 2) expected.all_gather = gathered(psi.bytes_by_group);

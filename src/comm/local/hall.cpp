@@ -12,7 +12,7 @@ bool is_pairwise(const Call& call) { return call.operation == Operation::Send ||
 
 bool same_collective(const Call& one, const Call& other) {
   return one.operation == other.operation && one.count == other.count && one.peer == other.peer &&
-         one.accumulate == other.accumulate;
+         one.accumulate == other.accumulate && one.rounded == other.rounded;
 }
 
 bool sender_and_receiver(const Call& one, const Call& other) {
@@ -34,6 +34,7 @@ bool conflict(int rank, const Call& call, int other_rank, const Call& other) {
 
 std::string to_string(const Call& call) {
   const char* added = call.accumulate ? ", accumulated" : "";
+  const char* terms = call.rounded ? "bfloat16s" : "floats";
   switch (call.operation) {
     case Operation::Barrier:
       return "barrier";
@@ -44,9 +45,9 @@ std::string to_string(const Call& call) {
     case Operation::AllGather:
       return fmt::format("all_gather of {} bytes", call.count);
     case Operation::ReduceScatter:
-      return fmt::format("reduce_scatter of {} floats{}", call.count, added);
+      return fmt::format("reduce_scatter of {} {}{}", call.count, terms, added);
     case Operation::AllReduce:
-      return fmt::format("all_reduce of {} floats{}", call.count, added);
+      return fmt::format("all_reduce of {} {}{}", call.count, terms, added);
     case Operation::ScalarAllReduce:
       return fmt::format("all_reduce of {} doubles", call.count);
     case Operation::Broadcast:

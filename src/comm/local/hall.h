@@ -29,6 +29,7 @@ struct Call {
   uint64_t count = 0;       // elements: of the whole, for sharded collectives
   int peer = -1;            // send: to; receive: from; broadcast: root
   bool accumulate = false;  // the members agree on this as well
+  bool rounded = false;     // and on this: a sum of BFloat16
   const void* in = nullptr;
   void* out = nullptr;
 };

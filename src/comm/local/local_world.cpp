@@ -27,6 +27,9 @@ void copy(const T* src, T* dst, uint64_t count) {
   if (src != dst && count > 0) std::memcpy(dst, src, count * sizeof(T));
 }
 
+template <typename Term>
+constexpr const char* terms_name = std::same_as<Term, BFloat16> ? "bfloat16s" : "floats";
+
 class LocalCommunicator final : public Communicator {
  public:
   LocalCommunicator(std::shared_ptr<Hall> hall, int rank)
@@ -34,6 +37,7 @@ class LocalCommunicator final : public Communicator {
         rank_(rank),
         size_(static_cast<int>(hall_->world_ranks().size())),
         inputs_(ranks()),
+        rounded_inputs_(ranks()),
         double_inputs_(ranks()) {}
 
   int rank() const override { return rank_; }
@@ -64,37 +68,24 @@ class LocalCommunicator final : public Communicator {
   }
 
   void reduce_scatter(std::span<const float> whole, std::span<float> shard, bool accumulate) override {
-    check_whole(whole.size(), shard.size(), "reduce_scatter", "floats");
-    const auto calls = hall_->meet(rank_, {.operation = Operation::ReduceScatter,
-                                           .count = whole.size(),
-                                           .accumulate = accumulate,
-                                           .in = whole.data(),
-                                           .out = shard.data()});
-    const uint64_t begin = static_cast<uint64_t>(rank_) * shard.size();
-    for (size_t from = 0; from < ranks(); ++from) inputs_[from] = static_cast<const float*>(calls[from].in) + begin;
-    kernels::sum_in_order(inputs_.data(), size_, shard.data(), static_cast<int64_t>(shard.size()), accumulate);
-    hall_->part(rank_);
-    wire_bytes_.reduce_scatter += sharded_wire_bytes(whole.size(), ranks(), sizeof(float));
+    scatter_sums(whole, std::span(inputs_), shard, accumulate);
+  }
+  void reduce_scatter(std::span<const BFloat16> whole, std::span<float> shard, bool accumulate) override {
+    scatter_sums(whole, std::span(rounded_inputs_), shard, accumulate);
   }
 
   void all_reduce(std::span<const float> in, std::span<float> out, bool accumulate) override {
-    check_invariant(in.size() == out.size(), "group '{}', rank {}: all_reduce of {} floats into {}", hall_->name(),
-                    rank_, in.size(), out.size());
-    const auto calls = hall_->meet(rank_, {.operation = Operation::AllReduce,
-                                           .count = in.size(),
-                                           .accumulate = accumulate,
-                                           .in = in.data(),
-                                           .out = out.data()});
-    sum_slice(calls, std::span(inputs_), in.size(), accumulate);
-    hall_->part(rank_);
-    wire_bytes_.all_reduce += 2 * sharded_wire_bytes(in.size(), ranks(), sizeof(float));
+    share_sums(in, std::span(inputs_), out, accumulate);
+  }
+  void all_reduce(std::span<const BFloat16> in, std::span<float> out, bool accumulate) override {
+    share_sums(in, std::span(rounded_inputs_), out, accumulate);
   }
 
   void all_reduce(std::span<double> values) override {
     const auto calls = hall_->meet(
         rank_,
         {.operation = Operation::ScalarAllReduce, .count = values.size(), .in = values.data(), .out = values.data()});
-    sum_slice(calls, std::span(double_inputs_), values.size(), false);
+    sum_slice<double, double>(calls, std::span(double_inputs_), values.size(), false);
     hall_->part(rank_);
     wire_bytes_.scalar_all_reduce += 2 * sharded_wire_bytes(values.size(), ranks(), sizeof(double));
   }
@@ -127,10 +118,43 @@ class LocalCommunicator final : public Communicator {
                     rank_, what, whole, unit, size_, shard);
   }
 
+  template <typename Term>
+  void scatter_sums(std::span<const Term> whole, std::span<const Term*> inputs, std::span<float> shard,
+                    bool accumulate) {
+    check_whole(whole.size(), shard.size(), "reduce_scatter", terms_name<Term>);
+    const auto calls = hall_->meet(rank_, {.operation = Operation::ReduceScatter,
+                                           .count = whole.size(),
+                                           .accumulate = accumulate,
+                                           .rounded = std::same_as<Term, BFloat16>,
+                                           .in = whole.data(),
+                                           .out = shard.data()});
+    const uint64_t begin = static_cast<uint64_t>(rank_) * shard.size();
+    for (size_t from = 0; from < ranks(); ++from) inputs[from] = static_cast<const Term*>(calls[from].in) + begin;
+    kernels::sum_in_order(inputs.data(), size_, shard.data(), static_cast<int64_t>(shard.size()), accumulate);
+    hall_->part(rank_);
+    wire_bytes_.reduce_scatter += sharded_wire_bytes(whole.size(), ranks(), sizeof(Term));
+  }
+
+  template <typename Term>
+  void share_sums(std::span<const Term> in, std::span<const Term*> inputs, std::span<float> out, bool accumulate) {
+    check_invariant(in.size() == out.size(), "group '{}', rank {}: all_reduce of {} {} into {}", hall_->name(), rank_,
+                    in.size(), terms_name<Term>, out.size());
+    const auto calls = hall_->meet(rank_, {.operation = Operation::AllReduce,
+                                           .count = in.size(),
+                                           .accumulate = accumulate,
+                                           .rounded = std::same_as<Term, BFloat16>,
+                                           .in = in.data(),
+                                           .out = out.data()});
+    sum_slice<Term, float>(calls, inputs, in.size(), accumulate);
+    hall_->part(rank_);
+    wire_bytes_.all_reduce +=
+        sharded_wire_bytes(in.size(), ranks(), sizeof(Term)) + sharded_wire_bytes(in.size(), ranks(), sizeof(float));
+  }
+
   // Each rank sums its slice of all inputs, a chunk at a time, and writes the chunk to all outputs. A slice is read and
   // written by no other rank, and a chunk is written only after it was read, so outputs may be inputs.
-  template <typename T>
-  void sum_slice(std::span<const Call> calls, std::span<const T*> inputs, uint64_t count, bool accumulate) {
+  template <typename Term, typename T>
+  void sum_slice(std::span<const Call> calls, std::span<const Term*> inputs, uint64_t count, bool accumulate) {
     const uint64_t lines = (count + line_elements - 1) / line_elements;
     const auto cut = [&](uint64_t rank) { return std::min(count, lines * rank / ranks() * line_elements); };
     const uint64_t end = cut(static_cast<uint64_t>(rank_) + 1);
@@ -138,7 +162,7 @@ class LocalCommunicator final : public Communicator {
     const T* const sum_data = sum.data();
     for (uint64_t begin = cut(static_cast<uint64_t>(rank_)); begin < end; begin += chunk_elements) {
       const uint64_t elements = std::min(chunk_elements, end - begin);
-      for (size_t from = 0; from < ranks(); ++from) inputs[from] = static_cast<const T*>(calls[from].in) + begin;
+      for (size_t from = 0; from < ranks(); ++from) inputs[from] = static_cast<const Term*>(calls[from].in) + begin;
       kernels::sum_in_order(inputs.data(), size_, sum.data(), static_cast<int64_t>(elements), false);
       for (const Call& call : calls) {
         T* out = static_cast<T*>(call.out) + begin;
@@ -154,6 +178,7 @@ class LocalCommunicator final : public Communicator {
   const std::shared_ptr<Hall> hall_;
   const int rank_, size_;
   std::vector<const float*> inputs_;  // where each member's part of a sum is
+  std::vector<const BFloat16*> rounded_inputs_;
   std::vector<const double*> double_inputs_;
 };
 

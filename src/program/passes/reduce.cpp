@@ -3,13 +3,26 @@
 // Every micro-batch: the backward writes a gradient of its own, which is reduced into the accumulator and ends. Once a
 // step: the backwards accumulate, the last one's sum is reduced where it lies. Reduce-scatter where the optimizer is
 // sharded, else all-reduce. Where shard groups are copies of each other (HSDP), what a group has scattered is then
-// all-reduced across the groups.
+// all-reduced across the groups. Told to reduce in 16 bits, each replica rounds its gradient before it is summed; sums
+// are fp32, and so is what then crosses the groups.
 #include <fmt/format.h>
 
 #include "program/compile.h"
 #include "program/edit.h"
 
 namespace shardpipe {
+namespace {
+
+// What a Reduce of this gradient writes besides: the rounded copy that it sends.
+std::vector<Use> wire_of(RankEditor& edit, const StepShape& shape, const Buffer& gradient) {
+  if (shape.layout.reduce_dtype == DType::Float32) return {};
+  Buffer wire = gradient;
+  wire.role = Role::WireGradient;
+  wire.bytes = gradient.bytes / sizeof(float) * bytes_of(shape.layout.reduce_dtype);
+  return {{edit.buffer(wire), Access::Write}};
+}
+
+}  // namespace
 
 Program pass_reduce(Program program, const StepShape& shape) {
   const auto last = static_cast<uint16_t>(shape.layout.micro_batches() - 1);
@@ -48,19 +61,25 @@ Program pass_reduce(Program program, const StepShape& shape) {
           if (shape.residency[r].gradients_sharded)
             rank.buffers[accumulator].bytes = shape.shards_of(whole.index).shard_elements * sizeof(float);
           const Use sum{accumulator, action.micro_batch == 0 ? Access::Write : Access::Add};
+          std::vector<Use> uses = wire_of(edit, shape, own);
+          uses.insert(uses.begin(), {rank.uses[u].buffer, Access::Read});
           if (!has_copies) {
-            edit.append(reduce, {{rank.uses[u].buffer, Access::Read}, sum});
+            uses.push_back(sum);
+            edit.append(reduce, uses);
             continue;
           }
           Buffer partial = own;
           partial.role = Role::PartialGradient;
           partial.bytes = shape.shards_of(whole.index).shard_elements * sizeof(float);
           const uint32_t of_group = edit.buffer(partial);
-          edit.append(reduce, {{rank.uses[u].buffer, Access::Read}, {of_group, Access::Write}});
+          uses.push_back({of_group, Access::Write});
+          edit.append(reduce, uses);
           reduce.group = across;
           edit.append(reduce, {{of_group, Access::Read}, sum});
         } else if (action.micro_batch == last) {
-          edit.append(reduce, {{accumulator, Access::Add}});
+          std::vector<Use> uses = wire_of(edit, shape, whole);
+          uses.insert(uses.begin(), {accumulator, Access::Add});
+          edit.append(reduce, uses);
           reduce.group = across;
           if (has_copies) edit.append(reduce, {{accumulator, Access::Add}});
         }
