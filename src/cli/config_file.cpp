@@ -36,8 +36,9 @@ std::string type_name(const toml::node& node) {
 std::string allowed_in_toml(const Option& option) {
   switch (option.kind) {
     case Kind::Switch:
-    case Kind::YesNo:
       return "true, false";
+    case Kind::YesNos:
+      return "true, false, or an array of them";
     case Kind::Reals:
       return "an array of finite numbers";
     case Kind::Stages:
@@ -92,8 +93,11 @@ std::optional<Value> reals_of(const toml::array& array) {
 std::optional<Value> convert(const Option& option, const toml::node& node) {
   switch (option.kind) {
     case Kind::Switch:
-    case Kind::YesNo:
       if (const auto* value = node.as_boolean()) return value->get();
+      break;
+    case Kind::YesNos:
+      if (const auto* value = node.as_boolean()) return value->get();
+      if (const auto* array = node.as_array(); array && !array->empty()) return list_of<bool>(*array);
       break;
     case Kind::Integer:
       if (const auto* value = node.as_integer()) return value->get();

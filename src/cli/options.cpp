@@ -206,10 +206,28 @@ std::vector<Option> make_options() {
   add(choice<DType>(
       group, "reduce-dtype", [](RunConfig & c) -> auto& { return c.layout.reduce_dtype; }, {"fp32", "bf16"},
       "what replicas round their gradients to before these cross; sums are fp32 either way"));
-  add(plain<bool>(
-      group, Kind::YesNo, "reshard-after-forward",
-      [](RunConfig & c) -> auto& { return c.layout.reshard_after_forward; },
-      "ZeRO 3: gather parameters again for the backward (yes), or hold them for the step (no)"));
+  Option reshard{.name = "reshard-after-forward",
+                 .opposite = "",
+                 .group = group,
+                 .kind = Kind::YesNos,
+                 .help =
+                     "ZeRO 3: gather parameters again for the backward (yes), or hold them for the step (no); on all "
+                     "pipeline ranks, or on each",
+                 .default_text = "",
+                 .choices = {},
+                 .set =
+                     [](RunConfig& c, const Value& value) {
+                       c.layout.reshard_of_ranks.clear();
+                       if (const auto* one = std::get_if<bool>(&value))
+                         c.layout.reshard_after_forward = *one;
+                       else
+                         c.layout.reshard_of_ranks = std::get<std::vector<bool>>(value);
+                     },
+                 .get = [](const RunConfig& c) -> Value {
+                   if (c.layout.reshard_of_ranks.empty()) return c.layout.reshard_after_forward;
+                   return c.layout.reshard_of_ranks;
+                 }};
+  add(reshard);
   add(choice<DType>(
       group, "precision", [](RunConfig & c) -> auto& { return c.layout.precision; }, {"fp32", "bf16", "fp16"},
       "of activations, their gradients and the parameters that layers read; masters, sums of gradients and optimizer "
@@ -351,6 +369,11 @@ struct TomlPrinter {
     return fmt::format("{}", value);
   }  // shortest text that reads back to the same bits
   std::string operator()(const std::string& value) const { return quoted(value); }
+  std::string operator()(const std::vector<bool>& value) const {
+    std::vector<std::string> parts;
+    for (const bool part : value) parts.push_back((*this)(part));
+    return fmt::format("[{}]", fmt::join(parts, ", "));
+  }
   std::string operator()(const std::vector<int64_t>& value) const {
     return value.empty() ? quoted("auto") : fmt::format("[{}]", fmt::join(value, ", "));
   }
@@ -374,8 +397,8 @@ std::string allowed(const Option& option) {
   switch (option.kind) {
     case Kind::Switch:
       return fmt::format("--{} or --{}, without a value", option.name, option.opposite);
-    case Kind::YesNo:
-      return "yes, no";
+    case Kind::YesNos:
+      return "yes, no, or several with commas between them";
     case Kind::Integer:
       return "a whole number";
     case Kind::Integers:
@@ -401,8 +424,8 @@ std::string placeholder(const Option& option) {
   switch (option.kind) {
     case Kind::Switch:
       return "";
-    case Kind::YesNo:
-      return "yes|no";
+    case Kind::YesNos:
+      return "yes|no[,yes|no]";
     case Kind::Integer:
       return "N";
     case Kind::Integers:
@@ -429,9 +452,15 @@ Value parse_value(const Option& option, std::string_view text) {
   switch (option.kind) {
     case Kind::Switch:
       throw InputError(fmt::format("found the value '{}', allowed: {}", text, allowed_text));
-    case Kind::YesNo:
-      if (text != "yes" && text != "no") throw InputError(fmt::format("found '{}', allowed: {}", text, allowed_text));
-      return text == "yes";
+    case Kind::YesNos: {
+      std::vector<bool> answers;
+      for (const std::string_view part : split_at_commas(text)) {
+        if (part != "yes" && part != "no") throw InputError(fmt::format("found '{}', allowed: {}", part, allowed_text));
+        answers.push_back(part == "yes");
+      }
+      if (answers.size() == 1) return bool{answers.front()};
+      return answers;
+    }
     case Kind::Integer:
       return parse_number<int64_t>(text, allowed_text);
     case Kind::Integers: {

@@ -13,12 +13,12 @@
 namespace shardpipe::cli {
 
 // What a flag or a key was given, typed, before it goes into a RunConfig.
-using Value = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
-                           std::vector<std::string>>;
+using Value = std::variant<bool, int64_t, double, std::string, std::vector<bool>, std::vector<int64_t>,
+                           std::vector<double>, std::vector<std::string>>;
 
 enum class Kind : uint8_t {
   Switch,    // --trace, --no-trace; TOML true / false
-  YesNo,     // --reshard-after-forward yes; TOML true / false
+  YesNos,    // --reshard-after-forward yes or yes,no,no; TOML true or [true, false, false]
   Integer,   // --pp 2; TOML 2
   Integers,  // --zero 3 or 3,3,2,1; TOML 3 or [3, 3, 2, 1]
   Real,      // --lr 3e-4; TOML 3e-4 or a whole number

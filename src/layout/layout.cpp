@@ -129,6 +129,14 @@ void check_zero(const Layout& layout, const Model& model, bool chunks_are_known,
         layout.zero_text(), stages[first], first, stages[last], last));
 }
 
+void check_reshard(const Layout& layout, std::vector<std::string>& problems) {
+  const auto found = static_cast<int64_t>(layout.reshard_of_ranks.size());
+  if (found == 0 || found == layout.pp || !between(layout.pp, 1, most_ranks)) return;
+  problems.push_back(
+      fmt::format("--reshard-after-forward: found {} answers, allowed: one for all pipeline ranks, or {}, as --pp says",
+                  found, layout.pp));
+}
+
 // Sums are pairwise: a group of 2^k neighbours is summed by itself without changing the bits of the whole.
 void check_replicate(const Layout& layout, std::vector<std::string>& problems) {
   if (layout.replicate == 1) return;
@@ -254,6 +262,7 @@ std::vector<std::string> problems_of(const Layout& layout, const Model& model) {
   std::vector<std::string> of_schedule;
   const bool chunks_are_known = check_schedule(layout, model, of_schedule);
   check_zero(layout, model, chunks_are_known, problems);
+  check_reshard(layout, problems);
   check_replicate(layout, problems);
   problems.insert(problems.end(), of_schedule.begin(), of_schedule.end());
   check_batch(layout, problems);

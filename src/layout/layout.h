@@ -28,13 +28,17 @@ struct Layout {
   DType reduce_dtype = DType::Float32;  // what replicas round their gradients to before they are summed, in fp32
   bool reshard_after_forward =
       true;  // ZeRO 3: gather again for the backward (true), or hold the gathered copy for the step
-  DType precision = DType::Float32;  // of activations and of the parameters that blocks compute with
-  std::string recompute = "none";    // none, full, selective, every:N, blocks:LIST: see recompute_of_blocks
+  std::vector<bool> reshard_of_ranks{};  // of each pipeline rank, where they differ
+  DType precision = DType::Float32;      // of activations and of the parameters that blocks compute with
+  std::string recompute = "none";        // none, full, selective, every:N, blocks:LIST: see recompute_of_blocks
   std::vector<int64_t> stages;  // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
 
   int64_t ranks() const { return pp * dp; }
   int64_t shard_group() const { return dp / replicate; }  // replicas that share one copy
   int zero_of(size_t pipeline_rank) const { return zero_of_ranks.empty() ? zero : zero_of_ranks[pipeline_rank]; }
+  bool reshards(size_t pipeline_rank) const {
+    return reshard_of_ranks.empty() ? reshard_after_forward : reshard_of_ranks[pipeline_rank];
+  }
   int highest_zero() const { return zero_of_ranks.empty() ? zero : *std::ranges::max_element(zero_of_ranks); }
   int64_t chunks() const;                                                                // stages of all ranks
   int64_t micro_batches() const { return global_batch_size / (micro_batch_size * dp); }  // of one rank

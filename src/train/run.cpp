@@ -137,6 +137,11 @@ nlohmann::ordered_json zero_json(const Layout& layout) {
                                       : nlohmann::ordered_json(layout.zero_of_ranks);
 }
 
+nlohmann::ordered_json reshard_json(const Layout& layout) {
+  return layout.reshard_of_ranks.empty() ? nlohmann::ordered_json(layout.reshard_after_forward)
+                                         : nlohmann::ordered_json(layout.reshard_of_ranks);
+}
+
 nlohmann::ordered_json layout_json(const StepShape& shape) {
   const Layout& layout = shape.layout;
   nlohmann::ordered_json stages = nlohmann::ordered_json::array();
@@ -152,7 +157,7 @@ nlohmann::ordered_json layout_json(const StepShape& shape) {
           {"micro_batches", layout.micro_batches()},
           {"reduce_every", layout.reduce_every == ReduceEvery::Micro ? "micro" : "step"},
           {"reduce_dtype", to_string(layout.reduce_dtype)},
-          {"reshard_after_forward", layout.reshard_after_forward},
+          {"reshard_after_forward", reshard_json(layout)},
           {"precision", to_string(layout.precision)},
           {"recompute", layout.recompute},
           {"stages", stages}};

@@ -177,7 +177,13 @@ INSTANTIATE_TEST_SUITE_P(
                  {{"--trace: found the value 'yes'", "allowed: --trace or --no-trace"}}},
         BadInput{"YesNoWithATrue",
                  {"--reshard-after-forward", "true"},
-                 {{"--reshard-after-forward: found 'true'", "allowed: yes, no"}}}),
+                 {{"--reshard-after-forward: found 'true'", "allowed: yes, no"}}},
+        BadInput{"YesNoWithAHole",
+                 {"--reshard-after-forward", "yes,,no"},
+                 {{"--reshard-after-forward: found ''", "allowed: yes, no"}}},
+        BadInput{"YesNosForOtherRanks",
+                 {"--reshard-after-forward", "yes,no,no"},
+                 {{"--reshard-after-forward: found 3 answers", "as --pp says"}}}),
     name_of);
 
 INSTANTIATE_TEST_SUITE_P(
@@ -300,6 +306,8 @@ INSTANTIATE_TEST_SUITE_P(
                   {{"run.toml:2: tied: found the whole number 1", "allowed: true, false"}}),
         with_toml("TextForTrue", "reshard-after-forward = \"yes\"\n",
                   {{"run.toml:2: reshard-after-forward: found the string \"yes\"", "allowed: true, false"}}),
+        with_toml("NumbersForTrue", "reshard-after-forward = [1, 0]\n",
+                  {{"run.toml:2: reshard-after-forward: found an array", "an array of them"}}),
         with_toml("NumberForAText", "out = 1\n", {{"run.toml:2: out: found the whole number 1", "allowed: a string"}}),
         with_toml("DateForANumber", "pp = 2020-01-01\n", {{"run.toml:2: pp: found a date", "allowed: a whole number"}}),
         with_toml("MixedList", "stages = [1, \"5\"]\n",

@@ -159,6 +159,10 @@ RunConfig random_config(std::mt19937_64& random) {
   layout.global_batch_size = layout.micro_batch_size * layout.dp * from(1, 100);
   layout.reduce_every = from(0, 1) == 1 ? ReduceEvery::Micro : ReduceEvery::Step;
   layout.reshard_after_forward = from(0, 1) == 1;
+  if (layout.pp > 1 && from(0, 1) == 1) {
+    layout.reshard_after_forward = true;
+    for (int64_t rank = 0; rank < layout.pp; ++rank) layout.reshard_of_ranks.push_back(from(0, 1) == 1);
+  }
   layout.chunks_per_rank = find_generator(layout.schedule)->usual_chunks;
   config.model.layers = std::max(config.model.layers, layout.chunks());
   if (from(0, 1) == 1) {

@@ -37,6 +37,8 @@ class Draw {
     layout.recompute = of<const char*>({"none", "full", "selective", "every:2", "every:3", "blocks:0,2-3,5"});
     layout.reduce_dtype = of({DType::Float32, DType::Float32, DType::BFloat16});
     layout.reshard_after_forward = of({true, false});
+    if (of({0, 1, 2}) == 0)
+      for (int64_t rank = 0; rank < layout.pp; ++rank) layout.reshard_of_ranks.push_back(of({true, false}));
     const int64_t size = of<int64_t>({1, 2});
     layout.micro_batch_size *= size;
     layout.global_batch_size *= size;

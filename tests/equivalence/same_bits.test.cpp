@@ -115,6 +115,19 @@ TEST_P(SameBitsToo, WithAZeroStageOfItsOwnForEachRank) {
         expect_plain_bits();
       }
 }
+TEST_P(SameBitsToo, WithAReshardPolicyOfItsOwnForEachRank) {
+  config_.layout.pp = 4;
+  config_.layout.reshard_of_ranks = {true, false, false, true};
+  for (const char* rule : {"none", "full"})
+    for (const char* schedule : {"1f1b", "gpipe", "zb-h2"}) {
+      config_.layout.recompute = rule;
+      config_.layout.schedule = schedule;
+      config_.layout.zero_of_ranks.clear();
+      expect_plain_bits();
+      config_.layout.zero_of_ranks = {3, 3, 1, 3};
+      expect_plain_bits();
+    }
+}
 TEST_P(SameBitsToo, InCopiesOfShardGroups) {
   for (const auto& [dp, replicate] : {std::pair<int64_t, int64_t>{2, 2}, {4, 2}, {4, 4}, {6, 3}, {8, 2}})
     for (const int zero : {1, 2, 3})

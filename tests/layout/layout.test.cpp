@@ -103,6 +103,12 @@ TEST(LayoutRules, ZeroStagesOfRanksAreAsManyAsRanks) {
   EXPECT_THAT(problems({.pp = 2, .zero_of_ranks = {3, 4}, .stages = {}}), ElementsAre(HasSubstr("--zero: found 4")));
 }
 
+TEST(LayoutRules, ReshardPoliciesOfRanksAreAsManyAsRanks) {
+  EXPECT_THAT(problems({.pp = 2, .zero = 3, .reshard_of_ranks = {true, false}, .stages = {}}), ElementsAre());
+  EXPECT_THAT(problems({.pp = 2, .zero = 3, .reshard_of_ranks = {true, false, true}, .stages = {}}),
+              ElementsAre(AllOf(HasSubstr("--reshard-after-forward: found 3 answers"), HasSubstr("or 2, as --pp"))));
+}
+
 TEST(LayoutRules, CopiesLeaveShardGroupsOfAPowerOfTwo) {
   for (const auto& [dp, replicate] : {std::pair<int64_t, int64_t>{1, 1}, {2, 2}, {4, 2}, {4, 4}, {12, 3}, {6, 3}})
     EXPECT_THAT(problems({.dp = dp, .replicate = replicate, .zero = 3, .global_batch_size = dp, .stages = {}}),

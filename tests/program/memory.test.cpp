@@ -59,6 +59,26 @@ TEST(Memory, OfParametersGradientsAndOptimizerIsAsTheZeroStageSays) {
       3);
 }
 
+TEST(Memory, OfARankFollowsItsOwnReshardPolicy) {
+  const Model model = tiny_model(6, true);
+  Layout mixed = tiny_layout("1f1b", 4, 5, 3, ReduceEvery::Micro);
+  mixed.reshard_of_ranks = {true, false, false, true};
+  const Program program = compile(step_shape(model, mixed, 2));
+  for (size_t r = 0; r < 4; ++r) {
+    Layout all = tiny_layout("1f1b", 4, 5, 3, ReduceEvery::Micro);
+    all.reshard_after_forward = mixed.reshard_of_ranks[r];
+    const RankMemory found = memory(program.by_pipeline_rank[r]),
+                     expected = memory(compile(step_shape(model, all, 2)).by_pipeline_rank[r]);
+    all.reshard_after_forward = !all.reshard_after_forward;
+    EXPECT_EQ(found.gathered, expected.gathered) << "rank " << r;
+    EXPECT_EQ(found.arena, expected.arena) << "rank " << r;
+    const auto gathers = [&](const Program& of) {
+      return std::ranges::count(of.by_pipeline_rank[r].actions, Kind::Unshard, &Action::kind);
+    };
+    EXPECT_NE(gathers(program), gathers(compile(step_shape(model, all, 2)))) << "rank " << r;
+  }
+}
+
 TEST(Memory, OfARankFollowsItsOwnZeroStage) {
   const Model model = tiny_model(6, true);
   const std::vector<int> stages{3, 1, 2, 3};

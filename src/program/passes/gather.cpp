@@ -29,7 +29,7 @@ Program pass_gather(Program program, const StepShape& shape) {
         const Action* const before = std::exchange(newest_reader[whole.index], &action);
         const bool shares = before != nullptr && before->kind == Kind::Recompute && before->index == action.index &&
                             before->micro_batch == action.micro_batch;
-        const bool gather = copy == 0 || (shape.layout.reshard_after_forward && !shares);
+        const bool gather = copy == 0 || (shape.layout.reshards(r) && !shares);
         if (gather) ++copy;
         Buffer gathered = whole;
         gathered.resident = false;
