@@ -312,16 +312,15 @@ struct PlainLoop {
     return loss;
   }
 
-  void sum_replicas(const std::vector<UseGradients>& of_replica, UseGradients& sums, bool accumulate) const {
+  // Rounds the replicas' terms where they lie: nobody reads them any more.
+  void sum_replicas(std::vector<UseGradients>& of_replica, UseGradients& sums, bool accumulate) const {
     for (size_t u = 0; u < uses.size(); ++u) {
-      std::vector<std::vector<float>> sent;
-      for (const UseGradients& replica : of_replica) {
-        sent.push_back(replica[u]);
-        if (layout.reduce_dtype == DType::BFloat16)
-          for (float& value : sent.back()) value = to_float(from_float<BFloat16>(value));
-      }
       std::vector<const float*> inputs;
-      for (const std::vector<float>& replica : sent) inputs.push_back(replica.data());
+      for (UseGradients& replica : of_replica) {
+        if (layout.reduce_dtype == DType::BFloat16)
+          for (float& value : replica[u]) value = to_float(from_float<BFloat16>(value));
+        inputs.push_back(replica[u].data());
+      }
       kernels::sum_in_order(inputs.data(), static_cast<int64_t>(inputs.size()), sums[u].data(),
                             static_cast<int64_t>(sums[u].size()), accumulate);
     }
