@@ -12,7 +12,7 @@ bool is_pairwise(const Call& call) { return call.operation == Operation::Send ||
 
 bool same_collective(const Call& one, const Call& other) {
   return one.operation == other.operation && one.count == other.count && one.peer == other.peer &&
-         one.accumulate == other.accumulate && one.rounded == other.rounded;
+         one.accumulate == other.accumulate && one.terms == other.terms;
 }
 
 bool sender_and_receiver(const Call& one, const Call& other) {
@@ -32,9 +32,13 @@ bool conflict(int rank, const Call& call, int other_rank, const Call& other) {
 
 }  // namespace
 
+const char* plural_of(DType type) {
+  return type == DType::Float32 ? "floats" : type == DType::BFloat16 ? "bfloat16s" : "float16s";
+}
+
 std::string to_string(const Call& call) {
   const char* added = call.accumulate ? ", accumulated" : "";
-  const char* terms = call.rounded ? "bfloat16s" : "floats";
+  const char* terms = plural_of(call.terms);
   switch (call.operation) {
     case Operation::Barrier:
       return "barrier";

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "tensor/dtype.h"
+
 namespace shardpipe::local {
 
 enum class Operation : uint8_t {
@@ -26,13 +28,14 @@ enum class Operation : uint8_t {
 
 struct Call {
   Operation operation = Operation::Barrier;
-  uint64_t count = 0;       // elements: of the whole, for sharded collectives
-  int peer = -1;            // send: to; receive: from; broadcast: root
-  bool accumulate = false;  // the members agree on this as well
-  bool rounded = false;     // and on this: a sum of BFloat16
+  uint64_t count = 0;            // elements: of the whole, for sharded collectives
+  int peer = -1;                 // send: to; receive: from; broadcast: root
+  bool accumulate = false;       // the members agree on this as well
+  DType terms = DType::Float32;  // and on this: of a sum of floats
   const void* in = nullptr;
   void* out = nullptr;
 };
+const char* plural_of(DType);        // "floats"
 std::string to_string(const Call&);  // "all_gather of 24 floats", "send of 16 bytes to rank 1"
 
 class Hall {

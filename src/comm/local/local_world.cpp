@@ -27,9 +27,6 @@ void copy(const T* src, T* dst, uint64_t count) {
   if (src != dst && count > 0) std::memcpy(dst, src, count * sizeof(T));
 }
 
-template <typename Term>
-constexpr const char* terms_name = std::same_as<Term, BFloat16> ? "bfloat16s" : "floats";
-
 class LocalCommunicator final : public Communicator {
  public:
   LocalCommunicator(std::shared_ptr<Hall> hall, int rank)
@@ -121,11 +118,11 @@ class LocalCommunicator final : public Communicator {
   template <typename Term>
   void scatter_sums(std::span<const Term> whole, std::span<const Term*> inputs, std::span<float> shard,
                     bool accumulate) {
-    check_whole(whole.size(), shard.size(), "reduce_scatter", terms_name<Term>);
+    check_whole(whole.size(), shard.size(), "reduce_scatter", local::plural_of(dtype_of<Term>));
     const auto calls = hall_->meet(rank_, {.operation = Operation::ReduceScatter,
                                            .count = whole.size(),
                                            .accumulate = accumulate,
-                                           .rounded = std::same_as<Term, BFloat16>,
+                                           .terms = dtype_of<Term>,
                                            .in = whole.data(),
                                            .out = shard.data()});
     const uint64_t begin = static_cast<uint64_t>(rank_) * shard.size();
@@ -138,11 +135,11 @@ class LocalCommunicator final : public Communicator {
   template <typename Term>
   void share_sums(std::span<const Term> in, std::span<const Term*> inputs, std::span<float> out, bool accumulate) {
     check_invariant(in.size() == out.size(), "group '{}', rank {}: all_reduce of {} {} into {}", hall_->name(), rank_,
-                    in.size(), terms_name<Term>, out.size());
+                    in.size(), local::plural_of(dtype_of<Term>), out.size());
     const auto calls = hall_->meet(rank_, {.operation = Operation::AllReduce,
                                            .count = in.size(),
                                            .accumulate = accumulate,
-                                           .rounded = std::same_as<Term, BFloat16>,
+                                           .terms = dtype_of<Term>,
                                            .in = in.data(),
                                            .out = out.data()});
     sum_slice<Term, float>(calls, inputs, in.size(), accumulate);
