@@ -60,19 +60,6 @@ Option choice(std::string group, std::string name, FieldOf<Enum> field, std::vec
   return option;
 }
 
-// A setting with one right value so far; named so that the others are refused by name and not as unknown flags.
-Option only(std::string group, std::string name, std::string value, std::string help) {
-  return {.name = std::move(name),
-          .opposite = "",
-          .group = std::move(group),
-          .kind = Kind::Choice,
-          .help = std::move(help),
-          .default_text = value,
-          .choices = {value},
-          .set = [](RunConfig&, const Value&) {},
-          .get = [value](const RunConfig&) -> Value { return value; }};
-}
-
 Option with_opposite(Option option, std::string opposite) {
   option.opposite = std::move(opposite);
   return option;
@@ -243,7 +230,21 @@ std::vector<Option> make_options() {
       "bytes that each rank may hold; a layout that needs more is refused with the nearest ones that fit")));
   table.back().placeholder_text = "BYTES";
   table.back().allowed_text = "none, or bytes such as 2500000000, 2.5GB or 8GiB";
-  add(only(group, "offload", "none", "what leaves the device between its uses"));
+  add(plain<std::string>(
+      group, Kind::Text, "offload", [](RunConfig & c) -> auto& { return c.layout.offload; },
+      "what is kept outside a rank's memory while nothing works on it: optimizer (its states and fp32 masters), "
+      "params, "
+      "activations"));
+  table.back().placeholder_text = "none|LIST";
+  table.back().allowed_text = "none, or some of optimizer, params, activations with commas between them";
+  add(plain<std::string>(
+      group, Kind::Text, "offload-to", [](RunConfig & c) -> auto& { return c.offload_to; },
+      "where that is: memory of the host, or one file a rank in a folder on a disk"));
+  table.back().placeholder_text = "host|nvme:DIR";
+  table.back().allowed_text = "host, or nvme:DIR with a folder on a disk";
+  add(plain<int64_t>(
+      group, Kind::Integer, "offload-piece", [](RunConfig & c) -> auto& { return c.layout.offload_piece; },
+      "elements of optimizer state that are brought in at once; three such pieces are in memory"));
 
   group = "Training";
   add(plain<int64_t>(

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "device/store.h"
 #include "model/blocks/blocks.h"
 #include "program/compile.h"
 #include "program/loss_scale.h"
@@ -34,7 +35,8 @@ struct StepSettings {
 struct RankPlace {
   uint16_t pipeline_rank = 0, replica = 0;
   const std::vector<std::unique_ptr<Communicator>>* communicators =
-      nullptr;  // by group of the program; null where not a member
+      nullptr;             // by group of the program; null where not a member
+  Store* store = nullptr;  // of the program's store_bytes; null where it has none
 };
 
 // Where a rank stands among all: replicas of a pipeline rank are neighbours.

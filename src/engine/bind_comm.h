@@ -2,7 +2,9 @@
 #pragma once
 #include <algorithm>
 
+#include "base/error.h"
 #include "engine/bind.h"
+#include "program/text.h"
 
 namespace shardpipe {
 
@@ -12,6 +14,7 @@ struct ArenaView {
   uint64_t* highest_byte;
   template <typename T>
   T* get(const Buffer& buffer) const {
+    check_invariant(!buffer.stored, "{} lies in the store and is used in the arena", name_of(buffer));
     *highest_byte = std::max(*highest_byte, buffer.offset + buffer.bytes);
     return reinterpret_cast<T*>(base + buffer.offset);
   }

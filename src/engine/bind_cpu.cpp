@@ -65,6 +65,14 @@ class CpuBinder {
         return clip(action);
       case Kind::OptimizerStep:
         return optimizer_step(action);
+      case Kind::Fetch:
+        return [store = place_.store, from = first_use(action).offset, to = bytes(second_use(action))] {
+          store->read(from, to);
+        };
+      case Kind::Offload:
+        return [store = place_.store, from = bytes(first_use(action)), to = second_use(action).offset] {
+          store->write(to, from);
+        };
       default:
         throw InvariantError(fmt::format("no arithmetic for {}", name_of(action)));
     }
@@ -72,6 +80,9 @@ class CpuBinder {
 
  private:
   const Block& block(const Action& action) const { return shape_.model->blocks[action.index]; }
+  const Buffer& first_use(const Action& action) const { return rank_.buffers[rank_.begin_uses(action)[0].buffer]; }
+  const Buffer& second_use(const Action& action) const { return rank_.buffers[rank_.begin_uses(action)[1].buffer]; }
+  std::span<std::byte> bytes(const Buffer& buffer) const { return {arena_.get<std::byte>(buffer), buffer.bytes}; }
   float* floats(const Use& use) const { return arena_.get<float>(rank_.buffers[use.buffer]); }
 
   BlockViews views(const Action& action) const {
@@ -259,10 +270,23 @@ class CpuBinder {
   }
 
   BoundAction optimizer_step(const Action& action) const {
-    const Part gradient = part(use_of(action, Role::Gradient), action.extent);
     const bool sharded = uses_role(action, Role::Shard), masters = uses_role(action, Role::Master);
-    const Part stored = part(use_of(action, sharded ? Role::Shard : Role::Parameters), action.extent);
-    const Part parameters = masters ? part(use_of(action, Role::Master), action.extent) : stored;
+    const Part all = part(use_of(action, sharded ? Role::Shard : Role::Parameters), action.extent);
+    // What of it this step updates, and how far into it that begins.
+    Range range = all.range;
+    uint64_t skipped = 0;
+    if (action.piece != none) {
+      const auto of_a_piece = static_cast<uint64_t>(shape_.layout.offload_piece);
+      skipped = (action.piece - uint64_t{1}) * of_a_piece;
+      range.begin = std::min(all.range.begin + skipped, all.range.end);
+      range.end = std::min(range.begin + of_a_piece, all.range.end);
+    }
+    const float* const gradient = part(use_of(action, Role::Gradient), action.extent).floats() + skipped;
+    std::byte* const stored = all.data + skipped * shape_.parameter_bytes();
+    float* parameter = reinterpret_cast<float*>(stored);
+    if (masters)
+      parameter = action.piece == none ? part(use_of(action, Role::Master), action.extent).floats()
+                                       : floats(use_of(action, Role::Master));
     float *m = nullptr, *v = nullptr;
     if (uses_role(action, Role::OptimizerState)) {
       const Buffer& state = buffer_of(action, Role::OptimizerState);
@@ -276,18 +300,17 @@ class CpuBinder {
     };
     std::vector<Run> runs;
     for (const Tensor& tensor : shape_.model->groups[action.index].tensors) {
-      const uint64_t begin = std::max(tensor.offset, parameters.range.begin);
-      const uint64_t end = std::min(tensor.offset + tensor.elements, parameters.range.end);
+      const uint64_t begin = std::max(tensor.offset, range.begin);
+      const uint64_t end = std::min(tensor.offset + tensor.elements, range.end);
       if (begin >= end) continue;
-      const uint64_t first = begin - parameters.range.begin;
+      const uint64_t first = begin - range.begin;
       if (!runs.empty() && runs.back().decays == tensor.decays && runs.back().first + runs.back().count == first)
         runs.back().count += end - begin;
       else
         runs.push_back({first, end - begin, tensor.decays});
     }
     const auto* scalars = arena_.get<StepScalars>(buffer_of(action, Role::Scalars));
-    return [=, parameter = parameters.floats(), gradient = gradient.floats(), dtype = shape_.micro_batch.dtype,
-            settings = &settings_] {
+    return [=, dtype = shape_.micro_batch.dtype, settings = &settings_] {
       if (scalars->tokens == 0 || scalars->skipped) return;  // such a step changes nothing
       const auto scale = static_cast<float>(scalars->gradient_scale);
       const auto lr = static_cast<float>(settings->learning_rate);
@@ -311,7 +334,7 @@ class CpuBinder {
                              .gradient_scale = scale},
                             p, g, m + run.first, v + run.first, count);
       }
-      if (masters) store(parameter, dtype, stored.data, static_cast<int64_t>(stored.range.size()));
+      if (masters) store(parameter, dtype, stored, static_cast<int64_t>(range.size()));
     };
   }
 

@@ -48,18 +48,22 @@ std::vector<std::unique_ptr<Communicator>> join_groups(const Program& program, c
 
 namespace {
 
-// `values(begin, count, out)` gives fp32; it is stored as `dtype`, a piece at a time.
-void fill(DType dtype, std::byte* out, uint64_t count,
-          const std::function<void(uint64_t begin, uint64_t count, float* out)>& values) {
-  if (dtype == DType::Float32) return values(0, count, reinterpret_cast<float*>(out));
+// `values(begin, count, out)` gives fp32; `put(byte, bytes)` takes it as `dtype`, a piece at a time.
+void fill(DType dtype, uint64_t count, const std::function<void(uint64_t begin, uint64_t count, float* out)>& values,
+          const std::function<void(uint64_t byte, std::span<const std::byte>)>& put) {
   constexpr uint64_t piece = 1 << 16;
   std::vector<float> floats(std::min(count, piece));
+  std::vector<std::byte> stored(floats.size() * bytes_of(dtype));
   for (uint64_t begin = 0; begin < count; begin += piece) {
     const uint64_t elements = std::min(piece, count - begin);
     values(begin, elements, floats.data());
     with_element(dtype, [&]<Element T>() {
-      for (uint64_t i = 0; i < elements; ++i) reinterpret_cast<T*>(out)[begin + i] = from_float<T>(floats[i]);
+      for (uint64_t i = 0; i < elements; ++i) {
+        const T element = from_float<T>(floats[i]);
+        std::memcpy(stored.data() + i * sizeof(T), &element, sizeof(T));
+      }
     });
+    put(begin * bytes_of(dtype), std::span(stored).first(elements * bytes_of(dtype)));
   }
 }
 
@@ -72,13 +76,17 @@ const Buffer* find(const RankProgram& program, Role role, uint16_t index, uint16
 
 }  // namespace
 
-Rank::Rank(const Step& step, LocalWorld& world, int world_rank, Observer observer)
+Rank::Rank(const Step& step, LocalWorld& world, int world_rank, Observer observer,
+           const std::filesystem::path& store_directory)
     : step_(step),
       program_(step.training.by_pipeline_rank[place_of(step.shape, world_rank).pipeline_rank]),
       world_rank_(world_rank),
       place_(place_of(step.shape, world_rank)),
       observer_(std::move(observer)),
       arena_(std::max(program_.arena_bytes, step.evaluation.by_pipeline_rank[place_.pipeline_rank].arena_bytes)) {
+  if (program_.store_bytes > 0)
+    store_ = store_directory.empty() ? make_host_store(program_.store_bytes)
+                                     : make_file_store(store_directory, program_.store_bytes);
   training_ = bind(step.training, step.shape, "train", world, true);
   evaluation_ = bind(step.evaluation, step.evaluation_shape, "evaluate", world, false);
   const std::vector<int> members =
@@ -98,6 +106,7 @@ Rank::Bound Rank::bind(const Program& program, const StepShape& shape, std::stri
   bound.communicators = join_groups(program, shape, place_, world, name);
   RankPlace place = place_;
   place.communicators = &bound.communicators;
+  place.store = store_.get();
   std::vector<BoundAction> actions = bind_cpu(program, shape, place, settings, arena_.at(0), highest_byte_);
   const RankProgram& rank = program.by_pipeline_rank[place_.pipeline_rank];
   if (observed)
@@ -126,19 +135,30 @@ void Rank::initialise(const InitialParameters& initial) {
   const StepShape& shape = step_.shape;
   for (const Buffer& buffer : program_.buffers) {
     if (!buffer.resident) continue;
-    std::byte* const out = arena_.at(0) + buffer.offset;
     if (buffer.role == Role::LossScale)
-      *reinterpret_cast<LossScale*>(out) =
+      *reinterpret_cast<LossScale*>(arena_.at(buffer.offset)) =
           initial_loss_scale(settings.loss_scale, shape.layout.global_batch_size * shape.micro_batch.sequence);
     const bool stored = buffer.role == Role::Parameters || buffer.role == Role::Shard;
     if (!stored && buffer.role != Role::Master) continue;
     const DType dtype = stored ? shape.micro_batch.dtype : DType::Float32;
     const uint64_t count = buffer.bytes / bytes_of(dtype);
     const Shards cut = shape.shards_of(buffer.index);
-    const uint64_t first = count < cut.padded_elements() ? shape.shard_index(place_.replica) * cut.shard_elements : 0;
-    fill(dtype, out, count, [&](uint64_t begin, uint64_t elements, float* values) {
-      initial(shape.model->groups[buffer.index], first + begin, elements, values);
-    });
+    const bool sharded = buffer.role == Role::Shard ||
+                         (buffer.role == Role::Master && shape.residency[place_.pipeline_rank].optimizer_sharded);
+    const uint64_t pieces_before = buffer.copy > 0 ? buffer.copy - uint64_t{1} : 0;  // of a master in the store
+    const uint64_t first = (sharded ? shape.shard_index(place_.replica) * cut.shard_elements : 0) +
+                           pieces_before * static_cast<uint64_t>(shape.layout.offload_piece);
+    fill(
+        dtype, count,
+        [&](uint64_t begin, uint64_t elements, float* values) {
+          initial(shape.model->groups[buffer.index], first + begin, elements, values);
+        },
+        [&](uint64_t byte, std::span<const std::byte> bytes) {
+          if (buffer.stored)
+            store_->write(buffer.offset + byte, bytes);
+          else
+            std::memcpy(arena_.at(buffer.offset + byte), bytes.data(), bytes.size());
+        });
   }
 }
 
@@ -219,25 +239,45 @@ const StepScalars& Rank::evaluate() {
 std::span<float> Rank::scratch_floats(uint64_t count) const {
   uint64_t end = 0;
   for (const Buffer& buffer : program_.buffers)
-    if (buffer.resident) end = std::max(end, buffer.offset + buffer.bytes);
+    if (buffer.resident && !buffer.stored) end = std::max(end, buffer.offset + buffer.bytes);
   end = (end + piece_alignment_bytes - 1) / piece_alignment_bytes * piece_alignment_bytes;
   check_invariant(end + count * sizeof(float) <= arena_.size(), "{} floats of scratch above {} of {} bytes", count, end,
                   arena_.size());
   return {reinterpret_cast<float*>(arena_.at(0) + end), count};
 }
 
+std::vector<const Buffer*> Rank::state(Role role, uint16_t index) const {
+  std::vector<const Buffer*> found;
+  for (const Buffer& buffer : program_.buffers)
+    if (buffer.role == role && buffer.index == index && buffer.resident) found.push_back(&buffer);
+  std::ranges::sort(found, {}, &Buffer::copy);
+  return found;
+}
+
 void Rank::visit_parameters(const std::function<void(const Tensor&, std::span<const float>)>& visit) {
   const Model& model = *step_.shape.model;
   for (uint16_t g = 0; g < model.groups.size(); ++g) {
-    const Buffer* fp32 = nullptr;  // whole, or this rank's shard
+    std::vector<const Buffer*> fp32;  // whole, or this rank's shard
     for (const Role role : {Role::Master, Role::Shard, Role::Parameters})
-      if (fp32 == nullptr) fp32 = find(program_, role, g, none);
-    if (fp32 == nullptr) continue;
-    const std::span own(reinterpret_cast<const float*>(arena_.at(0) + fp32->offset), fp32->bytes / sizeof(float));
+      if (fp32.empty()) fp32 = state(role, g);
+    if (fp32.empty()) continue;
     const uint64_t whole = step_.shape.shards_of(g).padded_elements();
+    uint64_t bytes = 0;
+    for (const Buffer* buffer : fp32) bytes += buffer->bytes;
+    const uint64_t held = bytes / sizeof(float);
+    std::span<const float> own(reinterpret_cast<const float*>(arena_.at(fp32.front()->offset)), held);
+    std::span<float> gathered = scratch_floats((held < whole ? whole : 0) + (fp32.front()->stored ? held : 0));
+    if (fp32.front()->stored) {
+      std::span<std::byte> rest = std::as_writable_bytes(gathered.last(held));
+      own = gathered.last(held);
+      for (const Buffer* buffer : fp32) {
+        store_->read(buffer->offset, rest.first(buffer->bytes));
+        rest = rest.subspan(buffer->bytes);
+      }
+    }
     std::span<const float> values = own;
-    if (own.size() < whole) {
-      const std::span<float> gathered = scratch_floats(whole);
+    if (held < whole) {
+      gathered = gathered.first(whole);
       replicas_->all_gather(std::as_bytes(own), std::as_writable_bytes(gathered));
       values = gathered;
     }

@@ -1,6 +1,7 @@
 // One rank while it trains: its arena, its communicators, its lanes. Made, used and destroyed on the rank's own thread;
 // all ranks of a world do the same calls in the same order.
 #pragma once
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "comm/communicator.h"
 #include "comm/local/local_world.h"
 #include "device/arena.h"
+#include "device/store.h"
 #include "engine/bind.h"
 #include "engine/lanes.h"
 #include "engine/machine.h"
@@ -50,15 +52,17 @@ struct NonFinite {
 
 class Rank {
  public:
-  // step outlives the rank. The arena is allocated and touched here: InvariantError with the bytes when it cannot be.
-  Rank(const Step& step, LocalWorld& world, int world_rank, Observer observer = nullptr);
+  // step outlives the rank. The arena is allocated and touched here, and the store, if the program has one: in host
+  // memory, or in a file of the directory. InputError with the bytes when one cannot be had.
+  Rank(const Step& step, LocalWorld& world, int world_rank, Observer observer = nullptr,
+       const std::filesystem::path& store_directory = {});
 
   const Model& model() const { return *step_.shape.model; }
   int world_rank() const { return world_rank_; }
   uint16_t pipeline_rank() const { return place_.pipeline_rank; }
   uint16_t replica() const { return place_.replica; }
 
-  void initialise(const InitialParameters&);  // optimizer states 0, the loss scale as settings say
+  void initialise(const InitialParameters&);  // once: optimizer states are 0, the loss scale as settings say
   void initialise(uint64_t seed);             // from the seed
 
   // [batch, sequence] of a micro-batch, to be filled before a step; empty on a rank that does not read it.
@@ -82,6 +86,7 @@ class Rank {
   uint64_t arena_bytes() const { return arena_.size(); }       // allocated
   uint64_t highest_byte() const { return highest_byte_; }      // the end of the last byte that an action was given
   WireBytes wire_bytes() const;                                // sent by this rank so far
+  const Store* store() const { return store_.get(); }          // null: the program has none
 
  private:
   // A program bound for this rank.
@@ -94,6 +99,7 @@ class Rank {
   void inspect(const Action&);
   // Between steps what is not resident in the arena is free. A whole gradient of any group here has its place there.
   std::span<float> scratch_floats(uint64_t count) const;
+  std::vector<const Buffer*> state(Role, uint16_t index) const;  // of a parameter group: one buffer, or its pieces
   std::span<int32_t> input(Role, uint16_t micro_batch);
 
   const Step& step_;
@@ -102,6 +108,7 @@ class Rank {
   RankPlace place_;
   Observer observer_;
   Arena arena_;
+  std::unique_ptr<Store> store_;
   uint64_t highest_byte_ = 0;
   Bound training_, evaluation_;
   std::unique_ptr<Communicator> replicas_;  // for visit_parameters

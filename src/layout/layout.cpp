@@ -241,7 +241,46 @@ void check_recompute(const Layout& layout, const Model& model, std::vector<std::
   }
 }
 
+// Pieces are numbered in 16 bits.
+void check_offload(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
+  uint64_t least = 1;
+  try {
+    if (offload_of(layout.offload).optimizer) {
+      constexpr uint64_t most_pieces = 65'534;
+      for (const ParameterGroup& group : model.groups)
+        least = std::max(least, (group.elements + most_pieces - 1) / most_pieces);
+    }
+  } catch (const InputError& error) {
+    problems.insert(problems.end(), error.problems().begin(), error.problems().end());
+  }
+  if (layout.offload_piece < 1 || static_cast<uint64_t>(layout.offload_piece) < least)
+    problems.push_back(
+        fmt::format("--offload-piece: found {}, allowed: {} or more elements", layout.offload_piece, least));
+}
+
 }  // namespace
+
+Offload offload_of(const std::string& list) {
+  Offload offload;
+  if (list == "none") return offload;
+  std::string_view rest = list;
+  while (true) {
+    const std::string_view name = rest.substr(0, rest.find(','));
+    if (name == "optimizer")
+      offload.optimizer = true;
+    else if (name == "params")
+      offload.parameters = true;
+    else if (name == "activations")
+      offload.activations = true;
+    else
+      throw InputError(
+          fmt::format("--offload: found '{}', allowed: none, or some of optimizer, params, activations with commas "
+                      "between them",
+                      name));
+    if (name.size() == rest.size()) return offload;
+    rest.remove_prefix(name.size() + 1);
+  }
+}
 
 int64_t Layout::chunks() const {
   if (own_schedule) return own_schedule->chunks;
@@ -270,6 +309,7 @@ std::vector<std::string> problems_of(const Layout& layout, const Model& model) {
   check_parameter_bytes(model, problems);
   check_stages(layout, model, chunks_are_known, problems);
   check_recompute(layout, model, problems);
+  check_offload(layout, model, problems);
   return problems;
 }
 

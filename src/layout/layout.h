@@ -31,6 +31,8 @@ struct Layout {
   std::vector<bool> reshard_of_ranks{};  // of each pipeline rank, where they differ
   DType precision = DType::Float32;      // of activations and of the parameters that blocks compute with
   std::string recompute = "none";        // none, full, selective, every:N, blocks:LIST: see recompute_of_blocks
+  std::string offload = "none";          // none, or of optimizer, params, activations some: see offload_of
+  int64_t offload_piece = 1 << 20;       // elements of optimizer state that are in the arena at once
   std::vector<int64_t> stages;  // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
 
   int64_t ranks() const { return pp * dp; }
@@ -60,6 +62,16 @@ std::vector<int64_t> balanced_stages(const Model&, int64_t count, MicroBatchShap
 //   blocks:A,B-C   these blocks in full, as they are numbered: 0 is the embedding, the last is the head
 // InputError "--recompute: found …, allowed: …".
 std::vector<Recompute> recompute_of_blocks(const std::string& rule, const Model&);
+
+// What is kept in a rank's store, host memory or a file, while nothing works on it.
+struct Offload {
+  bool optimizer = false;    // its states, and fp32 masters
+  bool parameters = false;   // as they are kept between uses: shards, or whole
+  bool activations = false;  // what a forward leaves for its backward
+};
+// "none", or "optimizer", "params" and "activations" with commas between them. InputError "--offload: found …,
+// allowed: …".
+Offload offload_of(const std::string& list);
 
 // Every rule that does not hold, a line each: names the flags, the numbers found, and the nearest right values. A model
 // without blocks is one that is wrong itself: rules that need its blocks are left out. No stages are no

@@ -35,11 +35,12 @@ inline constexpr int no_queue = -1;
 constexpr int queue_of(ChannelLanes lanes, Lane lane) {
   const bool send = lane == Lane::SendForward || lane == Lane::SendBackward;
   const bool receive = lane == Lane::ReceiveForward || lane == Lane::ReceiveBackward;
+  const bool store = lane == Lane::Fetch || lane == Lane::Offload;
   switch (lanes) {
     case ChannelLanes::OnePerRank:
       return 0;
     case ChannelLanes::Communication:
-      return lane == Lane::Compute ? 0 : 1;
+      return lane == Lane::Compute || store ? static_cast<int>(lane) : 1;
     case ChannelLanes::SendsAndReceives:
       return static_cast<int>(send ? Lane::SendForward : receive ? Lane::ReceiveForward : lane);
     case ChannelLanes::AsProgrammed:

@@ -12,6 +12,7 @@ std::vector<Finding> check(const Program& program, const ChannelModel& channels)
   check_groups(program, findings);
   check_progress(program, channels, findings);
   for (uint16_t rank = 0; rank < program.by_pipeline_rank.size(); ++rank) check_order(program, rank, findings);
+  for (uint16_t rank = 0; rank < program.by_pipeline_rank.size(); ++rank) check_store(program, rank, findings);
   check_completeness(program, findings);
   return findings;
 }

@@ -82,6 +82,8 @@ class RankRules {
           break;
         case Kind::Send:
         case Kind::Receive:
+        case Kind::Fetch:
+        case Kind::Offload:
           break;
       }
     }
@@ -210,7 +212,10 @@ class RankRules {
   void optimizer_step(const Action& action) {
     same_extent(action);
     if (!clipped_) finding("an update comes after the clip factor");
-    if (!updated_.insert(action.index).second) finding("each parameter group is updated once a step");
+    int& pieces = updated_.try_emplace(action.index, 0).first->second;
+    if (action.piece == none ? pieces != 0 : pieces + 1 != action.piece)
+      finding("each parameter group is updated once a step, piece by piece");
+    ++pieces;
     for (const Use& use : uses_of(rank_, action)) {
       const Buffer& buffer = rank_.buffers[use.buffer];
       if (buffer.role == Role::Gradient) ready(use.buffer);
@@ -235,7 +240,8 @@ class RankRules {
   Counts& counts_;
   std::vector<Finding>& findings_;
   std::map<uint32_t, GradientState> gradients_;
-  std::set<uint16_t> updated_, stale_;
+  std::map<uint16_t, int> updated_;  // how many pieces of a parameter group; 1 where it has none
+  std::set<uint16_t> stale_;
   enum class SlotsState { Empty, Written, Summed } slots_ = SlotsState::Empty;
   bool clipped_ = false, extent_known_ = false, has_copies_ = false;
   Extent extent_ = Extent::Whole;

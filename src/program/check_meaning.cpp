@@ -21,11 +21,13 @@ struct Allowed {
   int least = 1, most = 1;
   bool any_index = false;
   bool any_micro_batch = false;
+  uint16_t piece = none;  // that it is of: none is any
 };
 
 bool matches(const Allowed& allowed, const Buffer& buffer, Access access) {
   return allowed.role == buffer.role && (allowed.any_index || allowed.index == buffer.index) &&
          (allowed.any_micro_batch || allowed.micro_batch == buffer.micro_batch) &&
+         (allowed.piece == none || allowed.piece == buffer.copy) &&
          std::ranges::find(allowed.accesses, access) != allowed.accesses.end();
 }
 
@@ -174,9 +176,12 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
               {.role = Role::Gradient, .accesses = read, .index = i},
               {.role = Role::Parameters, .accesses = add, .index = i, .least = owned ? 0 : 1},
               {.role = Role::Shard, .accesses = add, .index = i, .least = 0, .most = owned ? 1 : 0},
-              {.role = Role::Master, .accesses = add, .index = i, .least = 0},
-              {.role = Role::OptimizerState, .accesses = add, .index = i, .least = 0}};
+              {.role = Role::Master, .accesses = add, .index = i, .least = 0, .piece = action.piece},
+              {.role = Role::OptimizerState, .accesses = add, .index = i, .least = 0, .piece = action.piece}};
     }
+    case Kind::Fetch:
+    case Kind::Offload:
+      break;  // see check_store
   }
   return {};
 }
@@ -196,7 +201,12 @@ void check_sizes(const Program& program, size_t r, std::vector<Finding>& finding
   };
   for (const Buffer& buffer : buffers)
     if (must_be_whole(buffer)) whole.try_emplace(key(buffer), buffer.bytes);
-  for (const Buffer& buffer : buffers) {
+  std::map<uint16_t, uint64_t> stored_masters;
+  for (const Buffer& buffer : buffers)
+    if (buffer.role == Role::Master && buffer.stored) stored_masters[buffer.index] += buffer.bytes;
+  for (Buffer buffer : buffers) {
+    if (buffer.role == Role::Master && stored_masters.contains(buffer.index))
+      buffer.bytes = stored_masters[buffer.index];  // all its pieces
     const bool wire = buffer.role == Role::WireGradient;
     if (!is_parameters(buffer.role) && !is_fp32(buffer.role) && !wire) continue;
     if (!whole.contains(key(buffer))) continue;
@@ -225,6 +235,7 @@ void check_meaning(const Program& program, std::vector<Finding>& findings) {
     check_sizes(program, r, findings);
     for (size_t a = 0; a < rank.actions.size(); ++a) {
       const Action& action = rank.actions[a];
+      if (action.kind == Kind::Fetch || action.kind == Kind::Offload) continue;
       const std::vector<Allowed> allowed = allowed_uses(action, last_block);
       std::vector<int> counts(allowed.size(), 0);
       std::set<uint16_t> parameters, gradients;
@@ -233,7 +244,7 @@ void check_meaning(const Program& program, std::vector<Finding>& findings) {
         const Buffer& buffer = rank.buffers[use.buffer];
         if (buffer.role == Role::Parameters) parameters.insert(buffer.index);
         if (buffer.role == Role::Gradient) gradients.insert(buffer.index);
-        size_t k = 0;
+        size_t k = buffer.stored ? allowed.size() : 0;  // nothing works in the store
         while (k < allowed.size() && !matches(allowed[k], buffer, use.access)) ++k;
         if (k < allowed.size() && ++counts[k] <= allowed[k].most) continue;
         findings.push_back({"an action uses the buffers that its name says",

@@ -14,7 +14,7 @@ namespace {
 
 using Clock = std::array<int64_t, lane_count>;  // of each lane, the last action that has surely finished; -1: none
 
-// A stretch of the arena and the value in it.
+// A stretch of the arena, or of the store, and the value in it.
 struct Segment {
   uint64_t end;
   int64_t buffer;  // whose value it is; -1: nobody's
@@ -24,12 +24,12 @@ struct Segment {
 
 class Arena {
  public:
-  explicit Arena(const RankProgram& rank) {
-    constexpr Clock never{-1, -1, -1, -1, -1, -1, -1};
-    segments_[0] = {rank.arena_bytes, -1, -1, never};
+  Arena(const RankProgram& rank, bool stored) {
+    constexpr Clock never{-1, -1, -1, -1, -1, -1, -1, -1, -1};
+    segments_[0] = {stored ? rank.store_bytes : rank.arena_bytes, -1, -1, never};
     for (size_t b = 0; b < rank.buffers.size(); ++b) {
       const Buffer& buffer = rank.buffers[b];
-      if (!buffer.resident || buffer.bytes == 0) continue;
+      if (buffer.stored != stored || !buffer.resident || buffer.bytes == 0) continue;
       cut(buffer.offset, buffer.offset + buffer.bytes);
       for (auto s = segments_.lower_bound(buffer.offset);
            s != segments_.end() && s->first < buffer.offset + buffer.bytes; ++s)
@@ -66,9 +66,11 @@ const Buffer* overlapping(const RankProgram& rank, const Action& action) {
   std::vector<const Buffer*> buffers;
   for (const Use& use : uses_of(rank, action))
     if (rank.buffers[use.buffer].bytes > 0) buffers.push_back(&rank.buffers[use.buffer]);
-  std::ranges::sort(buffers, {}, &Buffer::offset);
+  std::ranges::sort(buffers, {}, [](const Buffer* buffer) { return std::pair(buffer->stored, buffer->offset); });
   for (size_t k = 1; k < buffers.size(); ++k)
-    if (buffers[k]->offset < buffers[k - 1]->offset + buffers[k - 1]->bytes) return buffers[k];
+    if (buffers[k]->stored == buffers[k - 1]->stored &&
+        buffers[k]->offset < buffers[k - 1]->offset + buffers[k - 1]->bytes)
+      return buffers[k];
   return nullptr;
 }
 
@@ -76,13 +78,13 @@ const Buffer* overlapping(const RankProgram& rank, const Action& action) {
 
 void check_order(const Program& program, uint16_t r, std::vector<Finding>& findings) {
   const RankProgram& rank = program.by_pipeline_rank[r];
-  constexpr Clock never{-1, -1, -1, -1, -1, -1, -1};
+  constexpr Clock never{-1, -1, -1, -1, -1, -1, -1, -1, -1};
   std::array<Clock, lane_count> lane_clock;
   lane_clock.fill(never);
   std::vector<Clock> before(rank.actions.size());  // what has finished when an action begins
   std::vector<bool> written(rank.buffers.size(), false), read(rank.buffers.size(), false);
   for (size_t b = 0; b < rank.buffers.size(); ++b) written[b] = rank.buffers[b].resident;
-  Arena arena(rank);
+  std::array places{Arena(rank, false), Arena(rank, true)};
 
   for (size_t i = 0; i < rank.actions.size(); ++i) {
     const Action& action = rank.actions[i];
@@ -109,6 +111,7 @@ void check_order(const Program& program, uint16_t r, std::vector<Finding>& findi
         continue;
       }
       if (buffer.bytes == 0) continue;
+      Arena& arena = places[buffer.stored];
       arena.cut(begin, end);
       bool stale = false, unordered = false;
       arena.visit(begin, end, [&](Segment& segment) {

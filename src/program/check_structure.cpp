@@ -24,10 +24,11 @@ void check_structure(const Program& program, std::vector<Finding>& findings) {
   for (size_t r = 0; r < ranks; ++r) {
     const RankProgram& rank = program.by_pipeline_rank[r];
     for (const Buffer& buffer : rank.buffers)
-      if (buffer.offset > rank.arena_bytes || buffer.bytes > rank.arena_bytes - buffer.offset)
-        findings.push_back(
-            {"buffers lie in the arena", fmt::format("rank {}: {} ends at {}, the arena at {}", r, name_of(buffer),
-                                                     buffer.offset + buffer.bytes, rank.arena_bytes)});
+      if (const uint64_t end = buffer.stored ? rank.store_bytes : rank.arena_bytes;
+          buffer.offset > end || buffer.bytes > end - buffer.offset)
+        findings.push_back({"buffers lie in the arena, or in the store",
+                            fmt::format("rank {}: {} ends at {}, its place at {}", r, name_of(buffer),
+                                        buffer.offset + buffer.bytes, end)});
     for (size_t i = 0; i < rank.actions.size(); ++i) {
       const Action& action = rank.actions[i];
       const auto here = [&] { return fmt::format("rank {}, action {}: {}", r, i, name_of(action)); };
@@ -49,6 +50,9 @@ void check_structure(const Program& program, std::vector<Finding>& findings) {
           action.kind == Kind::Unshard || action.kind == Kind::SumTied || action.kind == Kind::OptimizerStep;
       if ((of_block && (action.index == none || action.micro_batch == none)) || (of_group && action.index == none))
         findings.push_back({"an action names its block and micro-batch, or its parameter group", here()});
+      if ((action.kind == Kind::Fetch) != (action.lane == Lane::Fetch) ||
+          (action.kind == Kind::Offload) != (action.lane == Lane::Offload))
+        findings.push_back({"a fetch or an offload has its lane to itself", here()});
       const bool speaks = action.kind == Kind::Send || action.kind == Kind::Receive || action.kind == Kind::Unshard ||
                           action.kind == Kind::Reduce || (action.kind == Kind::SumTied && action.lane == Lane::Reduce);
       if (speaks != (action.group != none)) findings.push_back({"communication has a group, arithmetic none", here()});

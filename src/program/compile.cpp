@@ -23,7 +23,8 @@ StepShape step_shape(const Model& model, const Layout& layout, uint64_t optimize
       .residency = {},
       .first_block = {},
       .optimizer_states_per_element = optimizer_states_per_element,
-      .recompute = recompute_of_blocks(layout.recompute, model)};
+      .recompute = recompute_of_blocks(layout.recompute, model),
+      .offload = offload_of(layout.offload)};
   for (size_t rank = 0; rank < shape.schedule.by_rank.size(); ++rank)
     shape.residency.push_back(residency(layout.zero_of(rank), layout.reduce_every));
   const std::vector<int64_t> stages =
@@ -64,7 +65,8 @@ std::span<const CompilerPass> passes() {
       CompilerPass{"blocks", pass_blocks},       CompilerPass{"transfers", pass_transfers},
       CompilerPass{"recompute", pass_recompute}, CompilerPass{"gather", pass_gather},
       CompilerPass{"reduce", pass_reduce},       CompilerPass{"tied", pass_tied},
-      CompilerPass{"optimizer", pass_optimizer}, CompilerPass{"place_buffers", pass_place_buffers},
+      CompilerPass{"optimizer", pass_optimizer}, CompilerPass{"offload", pass_offload},
+      CompilerPass{"prefetch", pass_prefetch},   CompilerPass{"place_buffers", pass_place_buffers},
       CompilerPass{"order", pass_order},
   };
   return table;

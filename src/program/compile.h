@@ -24,8 +24,9 @@ struct StepShape {
   std::vector<uint16_t> first_block;      // of each chunk; one more at the end: the number of blocks
   uint64_t optimizer_states_per_element;  // 2 for AdamW, 0 for SGD
   std::vector<Recompute> recompute;       // of each block
-  bool training = true;                   // else an evaluation: forwards alone, without dropout
-  const Program* resident = nullptr;      // place resident buffers where this program has them
+  Offload offload{};
+  bool training = true;               // else an evaluation: forwards alone, without dropout
+  const Program* resident = nullptr;  // place resident buffers where this program has them
 
   uint16_t blocks() const { return static_cast<uint16_t>(model->blocks.size()); }
   uint64_t parameter_bytes() const { return bytes_of(micro_batch.dtype); }  // of one, as blocks read it
@@ -66,6 +67,8 @@ Program pass_gather(Program, const StepShape&);
 Program pass_reduce(Program, const StepShape&);
 Program pass_tied(Program, const StepShape&);
 Program pass_optimizer(Program, const StepShape&);
+Program pass_offload(Program, const StepShape&);
+Program pass_prefetch(Program, const StepShape&);
 Program pass_place_buffers(Program, const StepShape&);
 Program pass_order(Program, const StepShape&);
 

@@ -32,6 +32,9 @@ double seconds_of(const CostModel& costs, const Program& program, uint16_t pipel
     case Kind::Send:
     case Kind::Receive:
       return costs.message.seconds(static_cast<double>(rank.buffers[rank.begin_uses(action)->buffer].bytes));
+    case Kind::Fetch:
+    case Kind::Offload:
+      return costs.store.seconds(static_cast<double>(rank.buffers[rank.begin_uses(action)->buffer].bytes));
     default:
       break;
   }

@@ -28,6 +28,7 @@ struct CostModel {
   BytesCost collective;    // of the bytes that a ring sends from each rank: (N-1)/N of the array, twice for an
                            // all-reduce. Nothing where a rank is alone
   BytesCost update;        // norm, clip, optimizer, local sum of tied gradients: of the bytes that they use
+  BytesCost store{};       // of the bytes that a Fetch or an Offload copies
   uint64_t dp = 1;         // replicas that the program was compiled for
   uint64_t replicate = 1;  // and copies of its shard groups
 };

@@ -15,9 +15,10 @@ class RankEditor {
  public:
   explicit RankEditor(RankProgram&);
 
-  // The buffer with this role, index, micro-batch and copy; made, with bytes and resident as given, if it is not there.
+  // The buffer with this role, index, micro-batch, copy and place; made, with bytes and resident as given, if it is not
+  // there.
   uint32_t buffer(const Buffer& meaning);
-  // The same when it must be there already.
+  // The same when it must be there already, in the arena.
   uint32_t existing(Role, uint16_t index, uint16_t micro_batch = none, uint16_t copy = 0) const;
   bool has(Role, uint16_t index, uint16_t micro_batch = none, uint16_t copy = 0) const;
 

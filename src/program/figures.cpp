@@ -73,7 +73,9 @@ uint64_t peak_bytes(const RankProgram& rank, const Timeline& timeline) {
   uint64_t resident = 0;
   Peak peak;
   for (size_t b = 0; b < rank.buffers.size(); ++b)
-    if (rank.buffers[b].resident)
+    if (rank.buffers[b].stored)
+      continue;
+    else if (rank.buffers[b].resident)
       resident += rank.buffers[b].bytes;
     else
       peak.add(lives[b], static_cast<int64_t>(rank.buffers[b].bytes));

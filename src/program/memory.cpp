@@ -24,7 +24,7 @@ uint64_t& counter(RankMemory& memory, const Buffer& buffer) {
     case Role::Parameters:
       return buffer.resident ? memory.parameters : memory.gathered;
     case Role::Shard:
-      return memory.parameters;
+      return buffer.resident ? memory.parameters : memory.staging;
     case Role::PartialGradient:
     case Role::WireGradient:
       return memory.micro_batch_gradients;
@@ -32,7 +32,7 @@ uint64_t& counter(RankMemory& memory, const Buffer& buffer) {
       return buffer.micro_batch == none ? memory.gradients : memory.micro_batch_gradients;
     case Role::OptimizerState:
     case Role::Master:
-      return memory.optimizer;
+      return buffer.resident ? memory.optimizer : memory.staging;
     case Role::Loss:
     case Role::Slots:
     case Role::Scalars:
@@ -50,6 +50,7 @@ RankMemory memory(const RankProgram& rank) {
   std::vector<std::vector<uint32_t>> begins(rank.actions.size()), ends(rank.actions.size());
   for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
     const Buffer& buffer = rank.buffers[b];
+    if (buffer.stored) continue;
     if (buffer.resident) {
       counter(now, buffer) += buffer.bytes;
     } else if (lifetimes[b].used()) {
@@ -64,6 +65,7 @@ RankMemory memory(const RankProgram& rank) {
     peak.micro_batch_gradients = std::max(peak.micro_batch_gradients, now.micro_batch_gradients);
     peak.optimizer = std::max(peak.optimizer, now.optimizer);
     peak.activations = std::max(peak.activations, now.activations);
+    peak.staging = std::max(peak.staging, now.staging);
     peak.workspace = std::max(peak.workspace, now.workspace);
     peak.inputs = std::max(peak.inputs, now.inputs);
     peak.scalars = std::max(peak.scalars, now.scalars);
@@ -75,6 +77,7 @@ RankMemory memory(const RankProgram& rank) {
     for (const uint32_t b : ends[i]) counter(now, rank.buffers[b]) -= rank.buffers[b].bytes;
   }
   peak.arena = rank.arena_bytes;
+  peak.store = rank.store_bytes;
   return peak;
 }
 
@@ -88,9 +91,10 @@ RankPadding padding(const RankProgram& rank, const Model& model, uint64_t dp, ui
     counter += buffer.bytes / held * (held - real);  // bytes / held: of one element, in all optimizer states together
   };
   for (const Buffer& buffer : rank.buffers) {
+    if (buffer.stored) continue;
     if (buffer.role == Role::Parameters && buffer.resident) add(sum.parameters, buffer, true);
-    if (buffer.role == Role::Shard) add(sum.parameters, buffer, false);
-    if (buffer.role == Role::Master) {
+    if (buffer.role == Role::Shard && buffer.resident) add(sum.parameters, buffer, false);
+    if (buffer.role == Role::Master && buffer.resident) {
       const Shards cut = shards(model.groups[buffer.index].elements, ranks, replicate);
       add(sum.optimizer, buffer, buffer.bytes == cut.padded_elements() * sizeof(float));
     }
@@ -102,7 +106,7 @@ RankPadding padding(const RankProgram& rank, const Model& model, uint64_t dp, ui
   for (const Action& action : rank.actions)
     if (action.kind == Kind::OptimizerStep)
       for (const Use& use : uses_of(rank, action))
-        if (rank.buffers[use.buffer].role == Role::OptimizerState)
+        if (rank.buffers[use.buffer].role == Role::OptimizerState && rank.buffers[use.buffer].resident)
           add(sum.optimizer, rank.buffers[use.buffer], action.extent == Extent::Whole);
   return sum;
 }

@@ -21,7 +21,9 @@ enum class Kind : uint8_t {
   SumTied,       // add the gradients of a tied parameter's two uses: over the group, or here when both are on this rank
   GradientNorm,  // squares of the gradients, and the losses -> this rank's slots
   Clip,          // all slots -> loss, norm, clip factor
-  OptimizerStep,  // of one parameter group
+  OptimizerStep,  // of one parameter group, or a piece of it
+  Fetch,          // copy a buffer from the store into the arena
+  Offload,        // and back
 };
 
 // The arithmetic of a block for a micro-batch.
@@ -30,8 +32,18 @@ constexpr bool is_compute(Kind kind) { return kind <= Kind::BackwardWeight; }
 constexpr bool gives_gradients(Kind kind) { return kind == Kind::Backward || kind == Kind::BackwardWeight; }
 
 // A queue that runs in order. Lanes of a rank run side by side; only waits order them.
-enum class Lane : uint8_t { Compute, SendForward, ReceiveForward, SendBackward, ReceiveBackward, Gather, Reduce };
-inline constexpr int lane_count = 7;
+enum class Lane : uint8_t {
+  Compute,
+  SendForward,
+  ReceiveForward,
+  SendBackward,
+  ReceiveBackward,
+  Gather,
+  Reduce,
+  Fetch,
+  Offload
+};
+inline constexpr int lane_count = 9;
 
 // What a buffer means. The same name holds the same bits in every layout; only where it lives and how long differs.
 enum class Role : uint8_t {
@@ -65,11 +77,13 @@ struct Buffer {
   Role role{};
   uint16_t index = none;        // block or parameter group, as the role says
   uint16_t micro_batch = none;  // none: of the whole step
-  uint16_t copy = 0;            // which gather (Parameters), or which use of a tied group (Gradient)
+  uint16_t copy = 0;  // which gather (Parameters), which use of a tied group (Gradient), which piece (Master and
+                      // OptimizerState in a store), or which time that it was fetched
   bool resident =
-      false;  // holds a value before and after the step; else it begins at its first use and ends at its last
+      false;            // holds a value before and after the step; else it begins at its first use and ends at its last
+  bool stored = false;  // kept in the rank's store, host memory or a file, which Fetch and Offload alone can reach
   uint64_t bytes = 0;
-  uint64_t offset = 0;  // in the arena: filled by the pass place_buffers
+  uint64_t offset = 0;  // in the arena or the store: filled by the pass place_buffers
   bool operator==(const Buffer&) const = default;
 };
 
@@ -85,6 +99,7 @@ struct Action {
   Extent extent = Extent::Whole;
   uint16_t index = none;  // block (Forward, Backward, Send, Receive) or parameter group
   uint16_t micro_batch = none;
+  uint16_t piece = none;  // 1, 2, … of the parameter group's elements, where an OptimizerStep takes one after the other
   uint16_t group = none;  // whom it speaks to: Program::groups
   uint32_t sequence = 0;  // its place in the group's one order, on which all members agree
   uint32_t first_use = 0, use_count = 0;
@@ -120,6 +135,7 @@ struct RankProgram {
   std::vector<Buffer> buffers;
   std::vector<uint32_t> waits;  // actions on other lanes; filled by the last pass from `uses`, never by hand
   uint64_t arena_bytes = 0;
+  uint64_t store_bytes = 0;
 
   const Use* begin_uses(const Action& action) const { return uses.data() + action.first_use; }
   const Use* end_uses(const Action& action) const { return begin_uses(action) + action.use_count; }

@@ -9,13 +9,13 @@
 namespace shardpipe {
 namespace {
 
-constexpr std::array<std::string_view, lane_count> lane_names{"compute",  "send-fwd", "recv-fwd", "send-bwd",
-                                                              "recv-bwd", "gather",   "reduce"};
+constexpr std::array<std::string_view, lane_count> lane_names{"compute", "send-fwd", "recv-fwd", "send-bwd", "recv-bwd",
+                                                              "gather",  "reduce",   "fetch",    "offload"};
 constexpr std::array<std::string_view, 19> role_names{
     "tokens",          "targets",    "activation", "saved",   "recomputed",       "between",  "activation-gradient",
     "workspace",       "parameters", "shard",      "master",  "partial-gradient", "gradient", "wire-gradient",
     "optimizer-state", "loss",       "slots",      "scalars", "loss-scale"};
-constexpr std::array<std::string_view, 13> kind_names{"F",
+constexpr std::array<std::string_view, 15> kind_names{"F",
                                                       "R",
                                                       "B",
                                                       "I",
@@ -27,7 +27,9 @@ constexpr std::array<std::string_view, 13> kind_names{"F",
                                                       "sum-tied",
                                                       "gradient-norm",
                                                       "clip",
-                                                      "optimizer-step"};
+                                                      "optimizer-step",
+                                                      "fetch",
+                                                      "offload"};
 
 constexpr std::array<std::string_view, 4> replicas_names{"", " replicas", " shard-group", " across-groups"};
 
@@ -44,7 +46,7 @@ std::string to_string(Lane lane) { return std::string(lane_names[static_cast<siz
 std::string to_string(Role role) { return std::string(role_names[static_cast<size_t>(role)]); }
 
 std::string name_of(const Buffer& buffer) {
-  std::string name = to_string(buffer.role);
+  std::string name = (buffer.stored ? "stored " : "") + to_string(buffer.role);
   if (buffer.index != none) name += fmt::format(" {}{}", of_a_block(buffer.role) ? 'b' : 'g', buffer.index);
   if (buffer.copy != 0) name += fmt::format(".{}", buffer.copy);
   if (buffer.micro_batch != none) name += fmt::format(" m{}", buffer.micro_batch);
@@ -55,6 +57,7 @@ std::string name_of(const Action& action) {
   std::string name = to_string(action.kind);
   if (action.extent == Extent::Owned) name += "/owned";
   if (action.index != none) name += fmt::format(" {}{}", of_a_block(action.kind) ? 'b' : 'g', action.index);
+  if (action.piece != none) name += fmt::format(".{}", action.piece);
   if (action.micro_batch != none) name += fmt::format(" m{}", action.micro_batch);
   return name;
 }
@@ -79,8 +82,10 @@ std::string print(const Program& program, Detail detail) {
   }
   for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     const RankProgram& rank = program.by_pipeline_rank[r];
-    text += detail == Detail::Addresses ? fmt::format("rank {} arena {}\n", r, rank.arena_bytes)
-                                        : fmt::format("rank {}\n", r);
+    text += fmt::format("rank {}", r);
+    if (detail == Detail::Addresses) text += fmt::format(" arena {}", rank.arena_bytes);
+    if (detail == Detail::Addresses && rank.store_bytes > 0) text += fmt::format(" store {}", rank.store_bytes);
+    text += '\n';
     if (detail == Detail::Addresses)
       for (const Buffer& buffer : rank.buffers)
         text += fmt::format("buffer {}{} : {} @ {}\n", name_of(buffer), buffer.resident ? " resident" : "",
@@ -170,6 +175,7 @@ class LineReader {
 
 Buffer read_buffer_name(LineReader& line) {
   Buffer buffer;
+  buffer.stored = line.take("stored ");
   buffer.role = line.one_of<Role>(role_names);
   if (line.take(of_a_block(buffer.role) ? "b" : "g")) buffer.index = line.number<uint16_t>();
   if (line.take(".")) buffer.copy = line.number<uint16_t>();
@@ -181,8 +187,8 @@ constexpr uint32_t none_found = UINT32_MAX;
 
 uint32_t find_buffer(const RankProgram& rank, const Buffer& meaning) {
   const auto found = std::ranges::find_if(rank.buffers, [&](const Buffer& known) {
-    return known.role == meaning.role && known.index == meaning.index && known.micro_batch == meaning.micro_batch &&
-           known.copy == meaning.copy;
+    return known.stored == meaning.stored && known.role == meaning.role && known.index == meaning.index &&
+           known.micro_batch == meaning.micro_batch && known.copy == meaning.copy;
   });
   return found == rank.buffers.end() ? none_found : static_cast<uint32_t>(found - rank.buffers.begin());
 }
@@ -236,6 +242,7 @@ Action read_action(LineReader& line, RankProgram& rank) {
   if (indexed(letter)) {
     line.need(std::string_view(&letter, 1));
     action.index = line.number<uint16_t>();
+    if (line.take(".")) action.piece = line.number<uint16_t>();
   }
   if (indexed('m')) {
     line.need("m");
@@ -287,6 +294,7 @@ Program parse_program(std::string_view text) {
       rank = &program.by_pipeline_rank.emplace_back();
       line.need("arena");
       rank->arena_bytes = line.number<uint64_t>();
+      if (line.take("store ")) rank->store_bytes = line.number<uint64_t>();
       line.end();
     } else if (rank == nullptr) {
       line.fail("'group' or 'rank'");

@@ -9,7 +9,8 @@
 //   gather       unshard g1 with "gather 0" #0   shard g1 -> parameters g1.1
 //   compute      F b1 m0   parameters g1.1, activation b1 m0 -> activation b2 m0, saved b1 m0   waits 4
 //
-// Names are by meaning: b block, g parameter group, m micro-batch, .n which copy. "+name" after the arrow is added to,
+// Names are by meaning: b block, g parameter group, m micro-batch, .n which copy or piece, stored what lies in the
+// store. "+name" after the arrow is added to,
 // not overwritten.
 #pragma once
 #include <string>

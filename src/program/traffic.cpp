@@ -22,6 +22,10 @@ uint64_t collective_bytes(uint64_t bytes, uint64_t ranks, uint64_t bytes_per_ele
   return (elements + ranks - 1) / ranks * (ranks - 1) * bytes_per_element;
 }
 
+uint64_t copied_bytes(const RankProgram& rank, const Action& action) {
+  return rank.buffers[rank.begin_uses(action)->buffer].bytes;
+}
+
 }  // namespace
 
 uint64_t sent_bytes(const Program& program, uint16_t pipeline_rank, const Action& action, uint64_t dp,
@@ -78,6 +82,12 @@ Traffic traffic(const Program& program, uint16_t pipeline_rank, uint64_t dp, uin
         break;
       case Kind::SumTied:
         sent.tied += bytes;
+        break;
+      case Kind::Fetch:
+        sent.fetched += copied_bytes(program.by_pipeline_rank[pipeline_rank], action);
+        break;
+      case Kind::Offload:
+        sent.offloaded += copied_bytes(program.by_pipeline_rank[pipeline_rank], action);
         break;
       default:
         break;

@@ -18,6 +18,8 @@ struct Summary {
   int64_t skipped_steps = 0;
   std::vector<uint64_t> peak_bytes = {}, planned_peak_bytes = {};  // by world rank
   std::map<std::string, uint64_t> wire_bytes = {};                 // by collective kind, summed over ranks
+  std::vector<uint64_t> store_bytes = {};           // that each rank keeps outside its memory, by world rank
+  uint64_t fetched_bytes = 0, offloaded_bytes = 0;  // from there and back, of all ranks
   double cpu_seconds = 0, seconds = 0;
   bool interrupted = false;  // asked to stop before the last step
   nlohmann::ordered_json layout = nlohmann::ordered_json::object();

@@ -87,12 +87,13 @@ void dry_run(const RunConfig& config) {
   Table kept{.header = {"ranks", "stage", "blocks", "elements", "parameters", "gradients", "optimizer", "activations",
                         "arena"},
              .rows = {}};
-  Table passing{
-      .header = {"ranks", "gathered parameters", "gradients in reduction", "workspace, tokens, scalars", "padding"},
-      .rows = {}};
+  Table passing{.header = {"ranks", "gathered parameters", "gradients in reduction", "of what is offloaded",
+                           "workspace, tokens, scalars", "padding"},
+                .rows = {}};
   Table sent{.header = {"ranks", "send", "all-gather", "reduce-scatter", "all-reduce", "scalars"}, .rows = {}};
+  Table stored{.header = {"ranks", "kept there", "fetched a step", "written a step"}, .rows = {}};
   std::vector<int64_t> stages;
-  uint64_t of_all = 0;
+  uint64_t of_all = 0, stored_by_all = 0;
   for (uint16_t r = 0; r < step.training.by_pipeline_rank.size(); ++r) {
     const RankProgram& program = step.training.by_pipeline_rank[r];
     const RankMemory bytes = memory(program);
@@ -111,18 +112,21 @@ void dry_run(const RunConfig& config) {
     }
     const uint64_t arena = std::max(bytes.arena, step.evaluation.by_pipeline_rank[r].arena_bytes);
     of_all += arena * dp;
+    stored_by_all += bytes.store * dp;
     const std::string ranks = replicas_of(r, layout.dp);
     kept.rows.push_back({ranks, fmt::format("{}", fmt::join(chunks, ", ")), fmt::format("{}", fmt::join(blocks, "; ")),
                          human_count(static_cast<double>(elements_of(model, groups))), human_bytes(bytes.parameters),
                          human_bytes(bytes.gradients), human_bytes(bytes.optimizer), human_bytes(bytes.activations),
                          human_bytes(arena)});
     passing.rows.push_back({ranks, human_bytes(bytes.gathered), human_bytes(bytes.micro_batch_gradients),
-                            human_bytes(bytes.workspace + bytes.inputs + bytes.scalars),
+                            human_bytes(bytes.staging), human_bytes(bytes.workspace + bytes.inputs + bytes.scalars),
                             human_bytes(pad.parameters + pad.gradients + pad.optimizer)});
     sent.rows.push_back({ranks, human_bytes(wire.send), human_bytes(wire.all_gather), human_bytes(wire.reduce_scatter),
                          human_bytes(wire.all_reduce + wire.tied), human_bytes(wire.scalars)});
+    stored.rows.push_back({ranks, human_bytes(bytes.store), human_bytes(wire.fetched), human_bytes(wire.offloaded)});
   }
 
+  const bool to_files = !offload_folder(config).empty();
   for (uint16_t chunk = 0; chunk < step.shape.schedule.chunks; ++chunk)
     stages.push_back(step.shape.first_block[chunk + 1] - step.shape.first_block[chunk]);
   fmt::print("{}: {} parameters in {} blocks; --stages {}{}\n", config.model.name,
@@ -135,18 +139,25 @@ void dry_run(const RunConfig& config) {
              counted(layout.ranks(), "rank", "s"), layout.pp, layout.dp,
              layout.replicate == 1 ? "" : fmt::format(" ({} copies of {})", layout.replicate, layout.shard_group()),
              layout.zero_text(), layout.schedule, to_string(layout.precision),
-             layout.recompute == "none" ? "" : ", recompute " + layout.recompute,
+             (layout.recompute == "none" ? "" : ", recompute " + layout.recompute) +
+                 (layout.offload == "none" ? "" : ", offload " + layout.offload),
              counted(layout.micro_batches(), "micro-batch", "es"), layout.micro_batch_size, config.model.seq_len);
   print_table("What each rank holds: elements of its blocks, peak bytes of each kind, bytes that are allocated", kept);
   print_table("What else it holds for a while, in the same arena", passing);
   print_table("What each rank sends in a step", sent);
+  print_table(fmt::format("What each rank keeps in {}",
+                          to_files ? "a file of " + offload_folder(config) : "the host's memory, beside its own"),
+              stored);
   if (layout.dp > 1) fmt::print("What the cadence of the reduction costs\n{}\n", cadence_table(config, model));
   for (const std::string& warning : warnings_of(config, -1, held_bytes(step))) fmt::print("warning: {}\n", warning);
   require_memory_limit(config, step);
   fmt::print(
       "The program is checked: nothing waits for ever, is read before it is written, or is left out.\n"
-      "{} of memory in all.\n",
-      human_bytes(of_all));
+      "{} of memory in all{}.\n",
+      human_bytes(of_all),
+      stored_by_all == 0
+          ? ""
+          : fmt::format(", and {} {}", human_bytes(stored_by_all), to_files ? "on disk" : "of the host's"));
 }
 
 }  // namespace shardpipe

@@ -44,6 +44,8 @@ std::vector<Change> changes_of(const Layout& layout, const Model& model) {
                          l.zero_of_ranks.clear();
                          return std::exchange(l.zero, zero) != zero;
                        }});
+  for (const char* offload : {"optimizer", "optimizer,params", "optimizer,params,activations"})
+    changes.push_back(set<std::string>(fmt::format("--offload {}", offload), &Layout::offload, offload));
   if (layout.schedule != "1f1b" && !layout.own_schedule)
     changes.push_back({"--schedule 1f1b", [](Layout& l) {
                          l.chunks_per_rank = 1;
@@ -135,11 +137,15 @@ class Search {
 
 // "optimizer 1.2 GiB, activations 960 MiB": the three largest.
 std::string largest_parts(const RankMemory& held) {
-  std::vector<std::pair<uint64_t, std::string_view>> parts{
-      {held.parameters, "parameters"},      {held.gathered, "gathered parameters"},
-      {held.gradients, "gradients"},        {held.micro_batch_gradients, "gradients in reduction"},
-      {held.optimizer, "optimizer states"}, {held.activations, "activations"},
-      {held.workspace, "workspace"},        {held.inputs, "tokens"}};
+  std::vector<std::pair<uint64_t, std::string_view>> parts{{held.parameters, "parameters"},
+                                                           {held.gathered, "gathered parameters"},
+                                                           {held.gradients, "gradients"},
+                                                           {held.micro_batch_gradients, "gradients in reduction"},
+                                                           {held.optimizer, "optimizer states"},
+                                                           {held.activations, "activations"},
+                                                           {held.workspace, "workspace"},
+                                                           {held.staging, "copies of what is offloaded"},
+                                                           {held.inputs, "tokens"}};
   std::ranges::stable_sort(parts, std::ranges::greater{}, &std::pair<uint64_t, std::string_view>::first);
   std::vector<std::string> words;
   for (size_t i = 0; i < 3; ++i) words.push_back(fmt::format("{} {}", parts[i].second, human_bytes(parts[i].first)));

@@ -88,6 +88,8 @@ TokenStream open_inputs(const RunConfig& config) {
           config.data.val_fraction, config.model.seq_len, stream->size()));
   });
   if (!config.out.empty()) collect([&] { RunFolder::check(config.out); });
+  if (const std::string folder = offload_folder(config); !folder.empty())
+    collect([&] { look_at_store_directory(folder); });
   if (!problems.empty()) throw InputError(problems);
   return std::move(*stream);
 }
@@ -160,11 +162,39 @@ nlohmann::ordered_json layout_json(const StepShape& shape) {
           {"reshard_after_forward", reshard_json(layout)},
           {"precision", to_string(layout.precision)},
           {"recompute", layout.recompute},
+          {"offload", layout.offload},
           {"stages", stages}};
 }
 
 std::optional<double> loss_scale_of(const RunConfig& config, const StepScalars& scalars) {
   return config.layout.precision == DType::Float16 ? std::optional(scalars.loss_scale) : std::nullopt;
+}
+
+// What is to be known of the folder that --offload-to names, a line each: how it is used, and what is unlucky there.
+// InputError where it has no room for what all ranks keep.
+std::vector<std::string> look_at_store(const RunConfig& config, const Step& step) {
+  const std::string folder = offload_folder(config);
+  uint64_t bytes = 0;
+  for (const RankProgram& rank : step.training.by_pipeline_rank) bytes += rank.store_bytes;
+  bytes *= static_cast<uint64_t>(config.layout.dp);
+  if (folder.empty() || bytes == 0) return {};
+  const StoreDirectory found = look_at_store_directory(folder);
+  if (found.free_bytes < bytes)
+    throw InputError(
+        fmt::format("--offload-to nvme:{}: found {} free there, allowed: {} or more, which all ranks keep "
+                    "there together",
+                    folder, human_bytes(found.free_bytes), human_bytes(bytes)));
+  std::vector<std::string> lines{
+      fmt::format("{} in files of {}, {}, {}", human_bytes(bytes), folder,
+                  found.direct ? "direct I/O" : "through the page cache, since the file system has no direct I/O",
+                  found.io_uring ? "several requests at once (io_uring)"
+                                 : "one request after the other, since io_uring is not to be had")};
+  if (found.in_memory)
+    lines.push_back(
+        fmt::format("warning: {} lies in memory (tmpfs), so offloading to it saves none: name a folder on a "
+                    "disk",
+                    folder));
+  return lines;
 }
 
 }  // namespace
@@ -175,6 +205,7 @@ RunEnd run(const RunConfig& config, const std::string& config_text) {
   const Model model = make_model(config.model);
   const Step step = make_step(model, config.layout, optimizer_states_per_element(config.optimizer.optimizer));
   require_memory_limit(config, step);
+  const std::vector<std::string> of_store = look_at_store(config, step);
   const std::vector<uint64_t> planned = planned_bytes(step, config.layout);
   const uint64_t planned_most = *std::max_element(planned.begin(), planned.end());
 
@@ -183,6 +214,7 @@ RunEnd run(const RunConfig& config, const std::string& config_text) {
   for (const std::string& warning :
        warnings_of(config, splits.train.end_token - splits.train.first_token, held_bytes(step)))
     fmt::print(stderr, "shardpipe: warning: {}\n", warning);
+  for (const std::string& line : of_store) fmt::print(stderr, "shardpipe: {}\n", line);
 
   const std::map<std::string, uint64_t> wire_bytes = step_wire_bytes(step.training, config.layout);
   const StopOnSignal signals;
@@ -240,6 +272,9 @@ RunEnd run(const RunConfig& config, const std::string& config_text) {
                                                            .peak_bytes = result.peak_bytes,
                                                            .planned_peak_bytes = result.planned_peak_bytes,
                                                            .wire_bytes = by_kind(result.wire_bytes),
+                                                           .store_bytes = result.store_bytes,
+                                                           .fetched_bytes = result.fetched_bytes,
+                                                           .offloaded_bytes = result.offloaded_bytes,
                                                            .cpu_seconds = cpu_seconds(),
                                                            .seconds = seconds,
                                                            .interrupted = result.stopped,

@@ -26,6 +26,7 @@ bool verify(const RunConfig& config);
 // Of all ranks together.
 struct HeldBytes {
   uint64_t arena = 0, activations = 0;
+  uint64_t store = 0;  // beside the arenas
 };
 HeldBytes held_bytes(const Step&);
 

@@ -12,6 +12,7 @@ namespace shardpipe {
 namespace {
 
 constexpr int64_t most_steps = 1'000'000'000'000;
+constexpr std::string_view nvme = "nvme:";
 constexpr double largest_float = std::numeric_limits<float>::max();  // the optimizer computes in fp32
 constexpr double smallest_float = std::numeric_limits<float>::min();
 
@@ -159,6 +160,10 @@ double learning_rate(const OptimizerConfig& config, int64_t step, int64_t steps)
   throw InvariantError("a learning-rate schedule without a rule");
 }
 
+std::string offload_folder(const RunConfig& config) {
+  return config.offload_to.starts_with(nvme) ? config.offload_to.substr(nvme.size()) : "";
+}
+
 std::vector<std::string> problems_of(const RunConfig& config) {
   Problems problems = problems_of(config.model);
   const bool model_is_right =
@@ -181,6 +186,15 @@ std::vector<std::string> problems_of(const RunConfig& config) {
   check_loss_scale(problems, config);
   check_data(problems, config);
   check_block_cost(problems, config);
+  const bool to_files = config.offload_to.starts_with(nvme);
+  if ((config.offload_to != "host" && offload_folder(config).empty()) || !is_utf8_without_nul(config.offload_to))
+    problems.push_back(
+        fmt::format("--offload-to: found '{}', allowed: host, or nvme:DIR with a folder on a disk", config.offload_to));
+  if (to_files && config.layout.offload == "none")
+    problems.push_back(fmt::format(
+        "--offload-to {}: found without --offload, so there is nothing to put there; allowed: with --offload "
+        "optimizer, params or activations",
+        config.offload_to));
   if (!bytes_in(config.memory_limit))
     problems.push_back(fmt::format(
         "--memory-limit: found '{}', allowed: none, or bytes such as 2500000000, 2.5GB or 8GiB", config.memory_limit));

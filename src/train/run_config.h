@@ -47,6 +47,7 @@ struct RunConfig {
   uint64_t seed = 1;
   int64_t eval_every = 0;             // steps; 0: only after the last step, when there is a held-out part
   int64_t eval_sequences = 64;        // held-out windows an evaluation reads, at most
+  std::string offload_to = "host";    // where ranks keep what --offload names: host, or nvme:DIR
   std::string memory_limit = "none";  // of each rank's arena: bytes_in (memory_limit.h)
   std::string out;                    // folder of the run; empty: nothing is written (verify, tests)
   bool trace = false;                 // write trace.json for the last step
@@ -56,6 +57,9 @@ struct RunConfig {
 // The learning rate of optimizer step k = 1 … steps: linear from lr/warmup_steps up to lr over warmup_steps, then by
 // the schedule down to min_lr at the last step. Depends on nothing else: not on micro-batches, replicas or stages.
 double learning_rate(const OptimizerConfig&, int64_t step, int64_t steps);
+
+// The folder of nvme:DIR; empty: host memory.
+std::string offload_folder(const RunConfig&);
 
 // Every rule that does not hold, of the model, the layout and the rest, a line each. Does not open files.
 std::vector<std::string> problems_of(const RunConfig&);

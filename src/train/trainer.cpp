@@ -19,7 +19,7 @@ double now_seconds() {
 struct RankRecord {
   std::map<std::string, Hash> hashes;
   std::map<std::string, std::vector<float>> parameters;
-  uint64_t peak_bytes = 0;
+  uint64_t peak_bytes = 0, store_bytes = 0, fetched_bytes = 0, offloaded_bytes = 0;
   WireBytes wire_bytes;
   Timeline timeline;
 };
@@ -31,7 +31,7 @@ class RankLoop {
       : config_(config),
         inputs_(inputs),
         hooks_(hooks),
-        rank_(step, world, world_rank, hooks.observer ? hooks.observer(world_rank) : nullptr),
+        rank_(step, world, world_rank, hooks.observer ? hooks.observer(world_rank) : nullptr, offload_folder(config)),
         unread_(static_cast<size_t>(config.model.seq_len)) {}
 
   // `result` is rank 0's alone.
@@ -56,6 +56,11 @@ class RankLoop {
     keep_parameters(record);
     record.peak_bytes = rank_.highest_byte();
     record.wire_bytes = rank_.wire_bytes();
+    if (const Store* store = rank_.store(); store != nullptr) {
+      record.store_bytes = store->size();
+      record.fetched_bytes = store->bytes_read();
+      record.offloaded_bytes = store->bytes_written();
+    }
   }
 
  private:
@@ -197,6 +202,9 @@ TrainResult run_training(const RunConfig& config, const Step& step, const TrainI
                                                  step.evaluation.by_pipeline_rank[pipeline_rank].arena_bytes));
     result.peak_bytes.push_back(record.peak_bytes);
     result.wire_bytes.push_back(record.wire_bytes);
+    result.store_bytes.push_back(record.store_bytes);
+    result.fetched_bytes += record.fetched_bytes;
+    result.offloaded_bytes += record.offloaded_bytes;
     result.timelines.push_back(std::move(record.timeline));
     result.parameters.merge(record.parameters);
   }

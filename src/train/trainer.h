@@ -42,6 +42,8 @@ struct TrainResult {
   std::map<std::string, std::vector<float>> parameters;  // by tensor, when kept
   std::vector<uint64_t> planned_peak_bytes, peak_bytes;  // arena of each world rank: as compiled; as given to actions
   std::vector<WireBytes> wire_bytes;                     // of each world rank, evaluations included
+  std::vector<uint64_t> store_bytes;                     // of each world rank
+  uint64_t fetched_bytes = 0, offloaded_bytes = 0;       // of all ranks, the start and evaluations included
   std::vector<Timeline> timelines;                       // of the last step, by world rank
 };
 

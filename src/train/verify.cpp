@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "data/sampler.h"
@@ -76,11 +77,12 @@ class Values {
   Values(const Step& step, int world_rank)
       : step_(step), replica_(static_cast<uint64_t>(world_rank % step.shape.layout.dp)) {}
 
-  void of(int64_t step, const Action& action, const RankProgram& rank, std::byte* arena, const Visit& visit) const {
+  void of(int64_t step, const Action& action, const RankProgram& rank, std::byte* arena, const Visit& visit) {
+    if (action.kind == Kind::Fetch || action.kind == Kind::Offload) return;  // copies
     for (const Use& use : uses_of(rank, action)) {
       const Buffer& buffer = rank.buffers[use.buffer];
       const bool stored = buffer.role == Role::Activation || buffer.role == Role::ActivationGradient;
-      std::vector<float> widened;
+      std::vector<float> widened, whole;
       std::span values(reinterpret_cast<const float*>(arena + buffer.offset), buffer.bytes / sizeof(float));
       if (const DType dtype = step_.shape.micro_batch.dtype; stored && dtype != DType::Float32) {
         with_element(dtype, [&]<Element T>() {
@@ -114,6 +116,12 @@ class Values {
       const PlainKind kind = gradient ? PlainKind::Gradient : PlainKind::Parameters;
       const Shards cut = step_.shape.shards_of(buffer.index), slices = step_.shape.slices_of(buffer.index);
       const uint64_t own = step_.shape.shard_index(static_cast<uint16_t>(replica_));
+      if (action.piece != none) {
+        const uint64_t all = action.extent == Extent::Owned ? cut.shard_elements : cut.padded_elements();
+        if (buffer.role == Role::Master) pieces_.insert(pieces_.end(), values.begin(), values.end());
+        if (action.piece * static_cast<uint64_t>(step_.shape.layout.offload_piece) < all) continue;
+        if (buffer.role == Role::Master) values = whole = std::exchange(pieces_, {});
+      }
       const uint64_t first = values.size() < cut.padded_elements() ? own * cut.shard_elements : 0;
       for (uint64_t slice = 0; slice < slices.ranks; ++slice) {
         if (action.extent == Extent::Owned && slice * slices.shard_elements / cut.shard_elements != own) continue;
@@ -125,6 +133,7 @@ class Values {
  private:
   const Step& step_;
   uint64_t replica_;
+  std::vector<float> pieces_;  // of masters that are updated one piece after the other, so far
 };
 
 std::string name_of(const Model& model, const Layout& layout, const PlainName& name, uint64_t element) {
@@ -195,8 +204,8 @@ class Comparison {
     hooks.on_step = [&](const StepResult& result) { scalars_.push_back(result.scalars); };
     hooks.stop_requested = [&, last] { return static_cast<int64_t>(scalars_.size()) + 1 >= last; };
     hooks.observer = [&](int world_rank) -> Observer {
-      return [this, &visit, world_rank, values = Values(step_, world_rank)](int64_t step, const Action& action,
-                                                                            const RankProgram& rank, std::byte* arena) {
+      return [this, &visit, world_rank, values = Values(step_, world_rank)](
+                 int64_t step, const Action& action, const RankProgram& rank, std::byte* arena) mutable {
         if (disturb_) disturb_(world_rank, step, action, rank, arena);
         values.of(step, action, rank, arena, visit);
       };

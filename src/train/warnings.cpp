@@ -16,9 +16,10 @@ HeldBytes held_bytes(const Step& step) {
     const RankMemory held = memory(step.training.by_pipeline_rank[r]);
     sum.arena += std::max(held.arena, step.evaluation.by_pipeline_rank[r].arena_bytes);
     sum.activations += held.activations;
+    sum.store += held.store;
   }
   const auto replicas = static_cast<uint64_t>(step.shape.layout.dp);
-  return {.arena = sum.arena * replicas, .activations = sum.activations * replicas};
+  return {.arena = sum.arena * replicas, .activations = sum.activations * replicas, .store = sum.store * replicas};
 }
 
 std::vector<std::string> warnings_of(const RunConfig& config, int64_t training_tokens, const HeldBytes& held) {
@@ -47,12 +48,18 @@ std::vector<std::string> warnings_of(const RunConfig& config, int64_t training_t
                     config.loss_scale.initial));
   const auto machine_bytes =
       static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  if (held.arena > machine_bytes)
+  const uint64_t in_memory = held.arena + (offload_folder(config).empty() ? held.store : 0);
+  if (in_memory > machine_bytes)
     warnings.push_back(fmt::format(
         "all ranks together hold {}, of which {} are activations; this machine has {}: {}a smaller --micro-batch-size, "
         "--schedule 1f1b or a higher --zero hold less",
-        human_bytes(held.arena), human_bytes(held.activations), human_bytes(machine_bytes),
+        human_bytes(in_memory), human_bytes(held.activations), human_bytes(machine_bytes),
         config.layout.recompute == "none" ? "--recompute full, " : ""));
+  if (config.layout.offload != "none" && held.store == 0)
+    warnings.push_back(
+        fmt::format("--offload {} finds nothing to keep elsewhere: SGD in fp32 has no optimizer state, and activations "
+                    "that are used again at once stay",
+                    config.layout.offload));
   return warnings;
 }
 

@@ -109,7 +109,20 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"RecomputeNotThere",
                  {"--recompute", "all"},
                  {{"--recompute: found 'all'", "allowed: none, full, selective, every:N"}}},
-        BadInput{"OffloadNotThere", {"--offload", "optimizer"}, {{"--offload: found 'optimizer'", "allowed: none"}}}),
+        BadInput{"OffloadNotThere",
+                 {"--offload", "optimizer,gradients"},
+                 {{"--offload: found 'gradients'", "allowed: none, or some of optimizer, params, activations"}}},
+        BadInput{"NoneAmongWhatIsOffloaded", {"--offload", "params,none"}, {{"--offload: found 'none'", "allowed:"}}},
+        BadInput{"OffloadToNowhere",
+                 {"--offload", "params", "--offload-to", "nvme:"},
+                 {{"--offload-to: found 'nvme:'", "allowed: host, or nvme:DIR"}}},
+        BadInput{"OffloadToSomethingElse",
+                 {"--offload", "params", "--offload-to", "disk"},
+                 {{"--offload-to: found 'disk'", "allowed: host, or nvme:DIR"}}},
+        BadInput{"NothingToOffloadToAFolder",
+                 {"--offload-to", "nvme:."},
+                 {{"--offload-to nvme:.", "without --offload", "allowed: with --offload optimizer"}}},
+        BadInput{"OffloadInNoPieces", {"--offload-piece", "0"}, {{"--offload-piece: found 0", "allowed: 1 or more"}}}),
     name_of);
 
 INSTANTIATE_TEST_SUITE_P(

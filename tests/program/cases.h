@@ -41,13 +41,14 @@ inline Layout tiny_layout(std::string schedule, int64_t pp, int64_t micro_batche
 }
 
 inline std::string to_string(const Layout& layout) {
-  return fmt::format("{} pp {} dp {}{} zero {} m {} {} reduce {}{}{}{}", layout.schedule, layout.pp, layout.dp,
+  return fmt::format("{} pp {} dp {}{} zero {} m {} {} reduce {}{}{}{}{}", layout.schedule, layout.pp, layout.dp,
                      layout.replicate == 1 ? "" : fmt::format(" in {} copies", layout.replicate), layout.zero,
                      layout.micro_batches(), to_string(layout.precision),
                      layout.reduce_every == ReduceEvery::Micro ? "micro" : "step",
                      layout.reduce_dtype == DType::BFloat16 ? " in bf16" : "",
                      layout.zero == 3 && !layout.reshard_after_forward ? " held" : "",
-                     layout.recompute == "none" ? "" : " recompute " + layout.recompute);
+                     layout.recompute == "none" ? "" : " recompute " + layout.recompute,
+                     layout.offload == "none" ? "" : " offload " + layout.offload);
 }
 
 inline std::vector<uint16_t> blocks_of_rank(const StepShape& shape, int64_t rank) {
@@ -69,12 +70,19 @@ struct Case {
 // dp, each with one of the rules of recomputation and one of the precisions in turn. `every` takes each n-th alone, for
 // tests that cost more; a prime, so that it meets all values of all axes.
 inline void for_each_case(const std::function<void(const Case&)>& visit, int every = 1) {
-  // Seven, eleven and thirteen in turn: no axis has a multiple of that many values, so that each meets every value of
-  // it.
+  // Seven, eleven, thirteen, seventeen and nineteen in turn: no axis has a multiple of that many values, so that each
+  // meets every value of it.
   constexpr std::array rules{"none", "full", "none", "selective", "every:2", "none", "blocks:0-2,7"};
   constexpr std::array precisions{DType::Float32,  DType::BFloat16, DType::Float32, DType::Float16,
                                   DType::Float32,  DType::BFloat16, DType::Float32, DType::Float32,
                                   DType::BFloat16, DType::Float16,  DType::Float32};
+  constexpr std::array offloads{"optimizer",
+                                "params",
+                                "optimizer,params",
+                                "activations",
+                                "optimizer,activations",
+                                "params,activations",
+                                "optimizer,params,activations"};
   size_t number = 0, visited = 0;
   for (const bool tied : {true, false}) {
     const Model model = tiny_model(6, tied);
@@ -92,6 +100,8 @@ inline void for_each_case(const std::function<void(const Case&)>& visit, int eve
                   layout.recompute = rules[visited % rules.size()];
                   layout.precision = precisions[visited % precisions.size()];
                   if (visited % 17 % 3 == 1) layout.reduce_dtype = DType::BFloat16;
+                  if (visited % 19 < offloads.size()) layout.offload = offloads[visited % 19];
+                  layout.offload_piece = 50;  // leaves a rest
                   std::vector<int64_t> replicates{1};
                   for (int64_t group = 1; zero > 0 && group < dp; group *= 2)
                     if (dp % group == 0) replicates.push_back(dp / group);

@@ -39,6 +39,9 @@ class Symbols {
   std::vector<Symbol> operands(Symbol symbol) const {
     return symbol < by_symbol_.size() ? by_symbol_[symbol]->second : std::vector<Symbol>();
   }
+  std::string operation(Symbol symbol) const {
+    return symbol < by_symbol_.size() ? by_symbol_[symbol]->first : std::string();
+  }
   std::string text(Symbol symbol, int depth = 4) const {
     if (symbol >= by_symbol_.size()) return "nobody's";
     const auto& [operation, operands] = *by_symbol_[symbol];
@@ -100,10 +103,12 @@ class Interpreter {
         symbols_(symbols) {
     for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r)
       for (uint16_t d = 0; d < dp_; ++d) {
-        workers_.push_back({.rank = r, .replica = d, .memory = {}, .done = {}, .queues = {}, .spoken = {}});
+        workers_.push_back(
+            {.rank = r, .replica = d, .memory = {}, .store = {}, .done = {}, .queues = {}, .spoken = {}});
         Worker& worker = workers_.back();
         const RankProgram& rank = program.by_pipeline_rank[r];
         worker.memory.assign(rank.arena_bytes / granule + 1, {});
+        worker.store.assign(rank.store_bytes / granule + 1, {});
         worker.done.assign(rank.actions.size(), false);
         worker.spoken.assign(program.groups.size(), 0);
         for (uint32_t b = 0; b < rank.buffers.size(); ++b)
@@ -159,7 +164,9 @@ class Interpreter {
   };
   struct Worker {
     uint16_t rank, replica;
-    std::vector<Cell> memory;
+    std::vector<Cell> memory, store;
+    std::vector<Cell>& place_of(const Buffer& buffer) { return buffer.stored ? store : memory; }
+    const std::vector<Cell>& place_of(const Buffer& buffer) const { return buffer.stored ? store : memory; }
     std::vector<bool> done;
     std::vector<std::vector<uint32_t>> queues;  // next action last
     std::vector<uint32_t> spoken;               // actions done in each group
@@ -176,22 +183,37 @@ class Interpreter {
     if (role == Role::OptimizerState) return sizeof(float) * shape_.optimizer_states_per_element;
     return role == Role::Parameters || role == Role::Shard ? shape_.parameter_bytes() : sizeof(float);
   }
-  bool is_whole(const Buffer& buffer) const {
-    return buffer.bytes == shape_.shards_of(buffer.index).padded_elements() * element_bytes(buffer.role);
+  // Of an array in pieces: how many there are, and the bytes of all; else 0.
+  std::pair<size_t, uint64_t> pieces_of(const Worker& worker, const Buffer& buffer) const {
+    std::pair<size_t, uint64_t> sum{0, 0};
+    if (buffer.role != Role::Master && buffer.role != Role::OptimizerState) return sum;
+    for (const Buffer& other : rank_of(worker).buffers)
+      if (other.stored && other.role == buffer.role && other.index == buffer.index) {
+        ++sum.first;
+        sum.second += other.bytes;
+      }
+    return sum;
+  }
+  // Every piece of an array is one symbol for each slice of the whole.
+  bool is_whole(const Worker& worker, const Buffer& buffer) const {
+    const uint64_t in_pieces = pieces_of(worker, buffer).second;
+    return (in_pieces > 0 ? in_pieces : buffer.bytes) ==
+           shape_.shards_of(buffer.index).padded_elements() * element_bytes(buffer.role);
   }
 
   void store(Worker& worker, uint32_t b, Symbol value) {
     const Buffer& buffer = rank_of(worker).buffers[b];
     if (buffer.bytes == 0) return;
     for (uint64_t g = buffer.offset / granule; g <= (buffer.offset + buffer.bytes - 1) / granule; ++g)
-      worker.memory[g] = {value, b};
+      worker.place_of(buffer)[g] = {value, b};
   }
   Symbol load(const Worker& worker, uint32_t b) const {
     const Buffer& buffer = rank_of(worker).buffers[b];
     if (buffer.bytes == 0) return Symbols::garbage;
-    const Cell first = worker.memory[buffer.offset / granule];
+    const std::vector<Cell>& cells = worker.place_of(buffer);
+    const Cell first = cells[buffer.offset / granule];
     for (uint64_t g = buffer.offset / granule; g <= (buffer.offset + buffer.bytes - 1) / granule; ++g)
-      if (worker.memory[g].buffer != b || worker.memory[g].value != first.value) return Symbols::garbage;
+      if (cells[g].buffer != b || cells[g].value != first.value) return Symbols::garbage;
     return first.value;
   }
 
@@ -210,7 +232,9 @@ class Interpreter {
   bool is_own(const Worker& worker, uint16_t slice) const {
     return slice >= first_slice(worker) && slice < first_slice(worker) + copies_;
   }
-  size_t slices_in(const Buffer& buffer) const { return is_whole(buffer) ? dp_ : copies_; }
+  size_t slices_in(const Worker& worker, const Buffer& buffer) const {
+    return is_whole(worker, buffer) ? dp_ : copies_;
+  }
   Symbol own_symbol(const char* what, uint16_t group, const Worker& worker) {
     std::vector<Symbol> slices;
     for (uint16_t s = 0; s < copies_; ++s)
@@ -237,9 +261,10 @@ class Interpreter {
         return whole_symbol("P", buffer.index);
       case Role::Shard:
       case Role::Master:
-        return is_whole(buffer) ? whole_symbol("P", buffer.index) : own_symbol("P", buffer.index, worker);
+        return is_whole(worker, buffer) ? whole_symbol("P", buffer.index) : own_symbol("P", buffer.index, worker);
       case Role::OptimizerState:
-        return is_whole(buffer) ? whole_symbol("state", buffer.index) : own_symbol("state", buffer.index, worker);
+        return is_whole(worker, buffer) ? whole_symbol("state", buffer.index)
+                                        : own_symbol("state", buffer.index, worker);
       default:
         return symbols_.of(fmt::format("{} m{} of {}", to_string(buffer.role), buffer.micro_batch, worker.replica), {});
     }
@@ -297,7 +322,7 @@ class Interpreter {
     return view;
   }
   std::vector<Symbol> load_shards(const Worker& worker, uint32_t b) const {
-    return symbols_.shards(load(worker, b), slices_in(rank_of(worker).buffers[b]));
+    return symbols_.shards(load(worker, b), slices_in(worker, rank_of(worker).buffers[b]));
   }
   Symbol plus(Symbol left, Symbol right) {
     return left == Symbols::garbage || right == Symbols::garbage ? Symbols::garbage : symbols_.of("+", {left, right});
@@ -329,6 +354,11 @@ class Interpreter {
       }
       case Kind::OptimizerStep:
         return optimizer_step(*meeting.front().first, action);
+      case Kind::Fetch:
+      case Kind::Offload: {
+        const Use* uses = rank_of(first).begin_uses(action);
+        return store(*meeting.front().first, uses[1].buffer, load(first, uses[0].buffer));
+      }
     }
   }
 
@@ -491,24 +521,45 @@ class Interpreter {
       store(*worker, rank_of(*worker).begin_uses(rank_of(*worker).actions[i])->buffer, symbols_.array(sum));
   }
 
+  // An array of which some pieces are updated: which, as bits. All of them: the next value.
+  Symbol piece_updated(Symbol array, Symbol gradient, Symbol scalars, uint16_t piece, size_t pieces) {
+    uint64_t done = 0;
+    std::vector<Symbol> operands{array, gradient, scalars};
+    if (const std::string operation = symbols_.operation(array); operation.starts_with("pieces ")) {
+      done = std::stoull(operation.substr(7));
+      operands = symbols_.operands(array);
+    }
+    const uint64_t bit = uint64_t{1} << (piece - 1);
+    if ((done & bit) != 0 || operands[1] != gradient || operands[2] != scalars || piece > pieces)
+      return Symbols::garbage;
+    done |= bit;
+    return symbols_.of(done + 1 == uint64_t{1} << pieces ? "next" : fmt::format("pieces {}", done), operands);
+  }
+
   void optimizer_step(Worker& worker, const Action& action) {
     Symbol scalars = Symbols::garbage;
     std::vector<Symbol> gradient;
     std::vector<uint32_t> updated;
+    const bool all_at_once = action.piece == none;
+    size_t pieces = 0;
     for (const Use& use : uses_of(rank_of(worker), action)) {
       const Buffer& buffer = rank_of(worker).buffers[use.buffer];
       if (buffer.role == Role::Scalars) scalars = load(worker, use.buffer);
       if (buffer.role == Role::Gradient) gradient = load_shards(worker, use.buffer);
       if (use.access == Access::Add) updated.push_back(use.buffer);
+      pieces = std::max(pieces, pieces_of(worker, buffer).first);
     }
     for (const uint32_t b : updated) {
       const Buffer& buffer = rank_of(worker).buffers[b];
       const bool state = buffer.role == Role::OptimizerState;
-      std::vector<Symbol> shards = symbols_.shards(load(worker, b), slices_in(buffer));
+      std::vector<Symbol> shards = load_shards(worker, b);
       for (uint16_t s = 0; s < dp_; ++s) {
         if ((shards.size() < dp_ || action.extent == Extent::Owned) && !is_own(worker, s)) continue;
         Symbol& here = shards[at(shards, worker, s)];
-        here = symbols_.of(state ? "next state" : "next", {here, gradient[at(gradient, worker, s)], scalars});
+        const Symbol of = gradient[at(gradient, worker, s)];
+        here = all_at_once || pieces_of(worker, buffer).first > 0
+                   ? symbols_.of(state ? "next state" : "next", {here, of, scalars})
+                   : piece_updated(here, of, scalars, action.piece, pieces);
       }
       store(worker, b, symbols_.array(shards));
     }
@@ -528,7 +579,7 @@ class Interpreter {
         if (buffer.role == Role::Scalars) agree(outcome.scalars, load(worker, b), "scalars");
         if (!buffer.resident || !(is_parameters(buffer.role) || buffer.role == Role::OptimizerState)) continue;
         const bool state = buffer.role == Role::OptimizerState;
-        const std::vector<Symbol> shards = symbols_.shards(load(worker, b), slices_in(buffer));
+        const std::vector<Symbol> shards = load_shards(worker, b);
         std::vector<Symbol>& array = arrays[{state, buffer.index}];
         array.resize(dp_, unseen);
         for (uint16_t s = 0; s < dp_; ++s)

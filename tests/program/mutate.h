@@ -165,7 +165,8 @@ inline std::string first_unordered_pair(const RankProgram& rank) {
         for (const Use& b : uses_of(rank, rank.actions[j])) {
           const Buffer &first = rank.buffers[a.buffer], &second = rank.buffers[b.buffer];
           const bool conflict = a.access != Access::Read || b.access != Access::Read;
-          if (conflict && first.offset < second.offset + second.bytes && second.offset < first.offset + first.bytes)
+          if (conflict && first.stored == second.stored && first.offset < second.offset + second.bytes &&
+              second.offset < first.offset + first.bytes)
             return fmt::format("{} and {} are not ordered", describe(rank, rank.actions[i]),
                                describe(rank, rank.actions[j]));
         }

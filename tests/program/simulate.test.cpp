@@ -474,6 +474,7 @@ TEST(Simulate, PeakBytesOfOneQueueAreThoseOfTheIssueOrder) {
                                             .message = {1, 0},
                                             .collective = {1, 0},
                                             .update = {1, 0},
+                                            .store = {1, 0},
                                             .dp = 2},  // collectives take time even where the layout has one replica
                                            strictest_channels));
         for (size_t r = 0; r < figures.ranks.size(); ++r) {
@@ -483,7 +484,8 @@ TEST(Simulate, PeakBytesOfOneQueueAreThoseOfTheIssueOrder) {
           for (uint32_t i = 0; i < rank.actions.size(); ++i) {
             uint64_t live = 0;
             for (size_t b = 0; b < rank.buffers.size(); ++b)
-              if (rank.buffers[b].resident || (lifetimes[b].first <= i && i <= lifetimes[b].last))
+              if (!rank.buffers[b].stored &&
+                  (rank.buffers[b].resident || (lifetimes[b].first <= i && i <= lifetimes[b].last)))
                 live += rank.buffers[b].bytes;
             peak = std::max(peak, live);
           }

@@ -131,6 +131,13 @@ Layout in_copies(int64_t replicate, Layout layout) {
   return layout;
 }
 
+// All that can be, in pieces that leave a rest.
+Layout offloading(Layout layout) {
+  layout.offload = "optimizer,params,activations";
+  layout.offload_piece = 100;
+  return layout;
+}
+
 // One layer, two stages, one micro-batch: the program that docs/program.md explains.
 Layout smallest() {
   Layout layout = tiny_layout("1f1b", 2, 1, 3, ReduceEvery::Micro);
@@ -183,7 +190,8 @@ INSTANTIATE_TEST_SUITE_P(
                            recomputing("full", two_by_two("1f1b", 2, 3, ReduceEvery::Micro))},
                     Golden{"1f1b_pp2_zero3_two_copies.txt", in_copies(2, two_by_two("1f1b", 2, 3, ReduceEvery::Micro))},
                     Golden{"zb-h1_pp2_recompute_selective.txt",
-                           recomputing("selective", two_by_two("zb-h1", 2, 0, ReduceEvery::Step))}),
+                           recomputing("selective", two_by_two("zb-h1", 2, 0, ReduceEvery::Step))},
+                    Golden{"1f1b_pp2_zero3_offload.txt", offloading(two_by_two("1f1b", 2, 3, ReduceEvery::Micro))}),
     [](const auto& parameter) {
       const std::string file = parameter.param.file;
       std::string name = file.substr(0, file.find('.'));

@@ -87,12 +87,34 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
           const uint64_t slots = c.model.groups.size() * n + 2 * n * m + 1, ranks = static_cast<uint64_t>(l.ranks());
           expected.scalars = 2 * 8 * ((slots + ranks - 1) / ranks) * (ranks - 1);
           const Traffic found = traffic(program, static_cast<uint16_t>(r), n, copies);
+          // Parameters come for each reader, once more for the update, and go back once; states and masters come and
+          // go.
+          const auto kept = [&](uint64_t whole) { return whole / (l.zero == 3 ? s : 1) / 4 * bytes_of(l.precision); };
+          const uint64_t readers = l.zero == 3 && !l.reshard_after_forward
+                                       ? psi.bytes_by_group
+                                       : 2 * m * psi.bytes_by_use - split * bytes_of_block(shape, r, 0);
+          if (shape.offload.parameters) {
+            expected.fetched = kept(readers) + kept(psi.bytes_by_group);
+            expected.offloaded = kept(psi.bytes_by_group);
+          }
+          const uint64_t states = (l.precision == DType::Float32 ? 2 : 3) * psi.bytes_by_group / (l.zero >= 1 ? s : 1);
+          if (shape.offload.optimizer) {
+            expected.fetched += states;
+            expected.offloaded += states;
+          }
+          if (shape.offload.activations) {  // as many as leave come back
+            const uint64_t activations = found.offloaded - expected.offloaded;
+            expected.fetched += activations;
+            expected.offloaded += activations;
+          }
           EXPECT_TRUE(found == expected) << c.name << ", rank " << r << ": send " << found.send << " of "
                                          << expected.send << ", all-gather " << found.all_gather << " of "
                                          << expected.all_gather << ", reduce-scatter " << found.reduce_scatter << " of "
                                          << expected.reduce_scatter << ", all-reduce " << found.all_reduce << " of "
                                          << expected.all_reduce << ", tied " << found.tied << " of " << expected.tied
-                                         << ", scalars " << found.scalars << " of " << expected.scalars;
+                                         << ", scalars " << found.scalars << " of " << expected.scalars << ", fetched "
+                                         << found.fetched << " of " << expected.fetched << ", offloaded "
+                                         << found.offloaded << " of " << expected.offloaded;
         }
       },
       3);

@@ -96,9 +96,10 @@ TEST_F(Run, WritesALineAStepAndASummary) {
   EXPECT_LT(lines[5].at("val_loss"), lines[2].at("val_loss"));
 
   const Json all = summary();
-  EXPECT_THAT(keys_of(all), UnorderedElementsAre("steps", "tokens", "final_loss", "val_loss", "params_digest",
-                                                 "skipped_steps", "peak_bytes", "planned_peak_bytes", "wire_bytes",
-                                                 "cpu_seconds", "seconds", "interrupted", "layout"));
+  EXPECT_THAT(keys_of(all),
+              UnorderedElementsAre("steps", "tokens", "final_loss", "val_loss", "params_digest", "skipped_steps",
+                                   "peak_bytes", "planned_peak_bytes", "wire_bytes", "store_bytes", "fetched_bytes",
+                                   "offloaded_bytes", "cpu_seconds", "seconds", "interrupted", "layout"));
   EXPECT_EQ(all.at("steps"), 6);
   EXPECT_EQ(all.at("tokens"), 6 * 8 * 16);
   EXPECT_EQ(all.at("final_loss"), lines[5].at("loss"));

@@ -72,13 +72,12 @@ Program pass_optimizer(Program program, const StepShape& shape) {
                                      .bytes = states * updated_elements * sizeof(float)}),
                         Access::Add});
       edit.append({.kind = Kind::OptimizerStep, .lane = Lane::Compute, .extent = extent, .index = g}, uses);
-    }
-    if (residency.optimizer_sharded && !residency.parameters_sharded) {
+      if (!residency.optimizer_sharded || residency.parameters_sharded) continue;
+      // At once: it runs beside the next update.
       const uint16_t group = group_index(
           program, {.name = fmt::format("gather {}", r), .pipeline_ranks = {r}, .replicas = shape.sharing()});
-      for (const auto& [g, gradient] : updated)
-        edit.append({.kind = Kind::Unshard, .lane = Lane::Gather, .index = g, .group = group},
-                    {{edit.existing(Role::Parameters, g), Access::Add}});
+      edit.append({.kind = Kind::Unshard, .lane = Lane::Gather, .index = g, .group = group},
+                  {{parameters, Access::Add}});
     }
   }
   return program;

@@ -13,7 +13,7 @@ namespace {
 
 // Last action of each lane that a successor has to wait for; -1: none.
 using Frontier = std::array<int64_t, lane_count>;
-constexpr Frontier no_one{-1, -1, -1, -1, -1, -1, -1};
+constexpr Frontier no_one{-1, -1, -1, -1, -1, -1, -1, -1, -1};
 
 void join(Frontier& into, const Frontier& other) {
   for (int lane = 0; lane < lane_count; ++lane) into[lane] = std::max(into[lane], other[lane]);
@@ -59,7 +59,7 @@ class Occupants {
 void derive_waits(RankProgram& rank) {
   rank.waits.clear();
   std::vector<BufferState> states(rank.buffers.size());
-  Occupants occupants;
+  std::array<Occupants, 2> occupants;  // of the arena, of the store
   for (uint32_t i = 0; i < rank.actions.size(); ++i) {
     Action& action = rank.actions[i];
     Frontier needed = no_one;
@@ -69,10 +69,11 @@ void derive_waits(RankProgram& rank) {
       if (!state.begun) {
         state.begun = true;
         if (buffer.bytes > 0)
-          occupants.settle(buffer.offset, buffer.offset + buffer.bytes, use.buffer, [&](uint32_t previous) {
-            join(needed, states[previous].writers);
-            join(needed, states[previous].readers);
-          });
+          occupants[buffer.stored].settle(buffer.offset, buffer.offset + buffer.bytes, use.buffer,
+                                          [&](uint32_t previous) {
+                                            join(needed, states[previous].writers);
+                                            join(needed, states[previous].readers);
+                                          });
       }
       join(needed, state.writers);
       if (use.access != Access::Read) join(needed, state.readers);

@@ -1,5 +1,6 @@
-// Addresses: resident buffers first, then the others in issue order, each in the smallest free place that holds it. A
-// place is free again after its buffer's last use. Reusing it orders the two owners; `order` adds that wait.
+// Addresses, in the arena and in the store alike: resident buffers first, then the others in issue order, each in the
+// smallest free place that holds it. A place is free again after its buffer's last use. Reusing it orders the two
+// owners; `order` adds that wait.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -12,8 +13,19 @@
 namespace shardpipe {
 namespace {
 
-constexpr uint64_t alignment = 64;  // a cache line: neighbours on different lanes do not share one
-uint64_t aligned(uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+constexpr uint64_t cache_line = 64;    // neighbours on different lanes do not share one
+constexpr uint64_t disk_block = 4096;  // what direct I/O reads and writes, and where memory for it begins
+
+// The buffers of one rank that lie in one place, arena or store, and where they lie.
+struct Places {
+  RankProgram& rank;
+  const std::vector<Lifetime>& lifetimes;
+  bool stored;
+  uint64_t alignment;
+
+  uint64_t aligned(uint64_t bytes) const { return (bytes + alignment - 1) / alignment * alignment; }
+  bool has(uint32_t b) const { return rank.buffers[b].stored == stored && lifetimes[b].used(); }
+};
 
 // The free places below the top, by offset (neighbours are merged) and by size.
 class FreeList {
@@ -72,15 +84,16 @@ class FreeList {
 };
 
 // The end of the resident buffers, which lie together at the bottom.
-uint64_t place_residents(RankProgram& rank, const std::vector<Lifetime>& lifetimes, const RankProgram* like) {
+uint64_t place_residents(const Places& places, const RankProgram* like) {
+  RankProgram& rank = places.rank;
   uint64_t end = 0;
   if (like == nullptr) {
-    for (size_t b = 0; b < rank.buffers.size(); ++b) {
+    for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
       Buffer& buffer = rank.buffers[b];
       // Not one that nobody uses any more: where parameters are gathered, the whole ones of pass_blocks.
-      if (!buffer.resident || !lifetimes[b].used()) continue;
+      if (!buffer.resident || !places.has(b)) continue;
       buffer.offset = end;
-      end += aligned(buffer.bytes);
+      end += places.aligned(buffer.bytes);
     }
     return end;
   }
@@ -88,11 +101,12 @@ uint64_t place_residents(RankProgram& rank, const std::vector<Lifetime>& lifetim
   const auto meaning = [](const Buffer& b) { return Meaning(b.role, b.index, b.micro_batch, b.copy); };
   std::map<Meaning, const Buffer*> there;
   for (const Buffer& placed : like->buffers) {
-    if (!placed.resident) continue;
-    end = std::max(end, placed.offset + aligned(placed.bytes));
+    if (!placed.resident || placed.stored != places.stored) continue;
+    end = std::max(end, places.aligned(placed.offset + placed.bytes));
     there.emplace(meaning(placed), &placed);
   }
   for (Buffer& buffer : rank.buffers) {
+    if (buffer.stored != places.stored) continue;
     const auto placed = there.find(meaning(buffer));
     if (placed == there.end()) continue;
     Buffer moved = buffer;
@@ -109,15 +123,17 @@ bool is_long(const RankProgram& rank, const Lifetime& life) {
 
 // Gives every buffer that is not resident its place above `first`; returns the end of the highest. `long_first`: those
 // that live long lie at the bottom for the whole step, so that they do not cut the rest in pieces.
-uint64_t place_others(RankProgram& rank, const std::vector<Lifetime>& lifetimes, uint64_t first, bool long_first) {
+uint64_t place_others(const Places& places, uint64_t first, bool long_first) {
+  RankProgram& rank = places.rank;
+  const std::vector<Lifetime>& lifetimes = places.lifetimes;
   const auto is_early = [&](uint32_t b) { return long_first && is_long(rank, lifetimes[b]); };
   uint64_t end = first;
   std::vector<std::vector<uint32_t>> begins(rank.actions.size()), ends(rank.actions.size());
   for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
-    if (rank.buffers[b].resident || !lifetimes[b].used()) continue;
+    if (rank.buffers[b].resident || !places.has(b)) continue;
     if (is_early(b)) {
       rank.buffers[b].offset = end;
-      end += aligned(rank.buffers[b].bytes);
+      end += places.aligned(rank.buffers[b].bytes);
       continue;
     }
     begins[lifetimes[b].first].push_back(b);
@@ -126,10 +142,10 @@ uint64_t place_others(RankProgram& rank, const std::vector<Lifetime>& lifetimes,
   FreeList free(end);
   for (size_t i = 0; i < rank.actions.size(); ++i) {
     for (const uint32_t b : begins[i]) {
-      rank.buffers[b].offset = free.take(aligned(rank.buffers[b].bytes));
-      end = std::max(end, rank.buffers[b].offset + aligned(rank.buffers[b].bytes));
+      rank.buffers[b].offset = free.take(places.aligned(rank.buffers[b].bytes));
+      end = std::max(end, rank.buffers[b].offset + places.aligned(rank.buffers[b].bytes));
     }
-    for (const uint32_t b : ends[i]) free.give_back(rank.buffers[b].offset, aligned(rank.buffers[b].bytes));
+    for (const uint32_t b : ends[i]) free.give_back(rank.buffers[b].offset, places.aligned(rank.buffers[b].bytes));
   }
   return end;
 }
@@ -139,15 +155,19 @@ uint64_t place_others(RankProgram& rank, const std::vector<Lifetime>& lifetimes,
 Program pass_place_buffers(Program program, const StepShape& shape) {
   for (size_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     RankProgram& rank = program.by_pipeline_rank[r];
+    const RankProgram* const like = shape.resident == nullptr ? nullptr : &shape.resident->by_pipeline_rank[r];
     const std::vector<Lifetime> lifetimes = buffer_lifetimes(rank);
-    const uint64_t first =
-        place_residents(rank, lifetimes, shape.resident == nullptr ? nullptr : &shape.resident->by_pipeline_rank[r]);
-    const uint64_t with_long_first = place_others(rank, lifetimes, first, true);
-    if (place_others(rank, lifetimes, first, false) > with_long_first) place_others(rank, lifetimes, first, true);
-    rank.arena_bytes = 0;
-    for (uint32_t b = 0; b < rank.buffers.size(); ++b)
-      if (lifetimes[b].used())
-        rank.arena_bytes = std::max(rank.arena_bytes, rank.buffers[b].offset + rank.buffers[b].bytes);
+    const bool has_store = std::ranges::any_of(rank.buffers, &Buffer::stored);
+    for (const bool stored : {false, true}) {
+      const Places places{rank, lifetimes, stored, has_store ? disk_block : cache_line};
+      const uint64_t first = place_residents(places, like);
+      const uint64_t with_long_first = place_others(places, first, true);
+      if (place_others(places, first, false) > with_long_first) place_others(places, first, true);
+      uint64_t& bytes = stored ? rank.store_bytes : rank.arena_bytes;
+      bytes = 0;
+      for (uint32_t b = 0; b < rank.buffers.size(); ++b)
+        if (places.has(b)) bytes = std::max(bytes, rank.buffers[b].offset + rank.buffers[b].bytes);
+    }
   }
   return program;
 }
