@@ -3,8 +3,10 @@
 
 #include <atomic>
 
+#include "device/store.h"
 #include "device/streams.h"
 #include "support/count_allocations.h"
+#include "support/temporary_folder.h"
 
 namespace shardpipe {
 namespace {
@@ -34,6 +36,18 @@ TEST(NoAllocation, IsReallyCounted) {
   const uint64_t before = allocations;
   ::operator delete(::operator new(8));
   EXPECT_EQ(allocations, before + 1);
+}
+
+TEST(NoAllocation, InReadingAndWritingAStore) {
+  const TemporaryFolder folder;
+  for (const bool io_uring : {false, true}) {
+    const auto store = make_file_store(folder.path(), 3 << 20, {.direct = true, .io_uring = io_uring});
+    std::vector<std::byte> bytes(3 << 20);
+    const uint64_t before = allocations;
+    store->write(0, bytes);
+    store->read(0, bytes);
+    EXPECT_EQ(allocations, before);
+  }
 }
 
 }  // namespace

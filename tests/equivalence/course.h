@@ -101,6 +101,9 @@ inline std::string describe(const RunConfig& config) {
   for (size_t rank = 0; rank < static_cast<size_t>(layout.pp); ++rank)
     if (!layout.reshards(rank)) text += fmt::format(", rank {} not resharded after forward", rank);
   if (layout.recompute != "none") text += ", recompute " + layout.recompute;
+  if (layout.offload != "none")
+    text += fmt::format(", offload {} in pieces of {} to {}", layout.offload, layout.offload_piece,
+                        config.offload_to == "host" ? "host" : "files");
   if (!layout.stages.empty()) text += fmt::format(", stages {}", fmt::join(layout.stages, ","));
   return text;
 }

@@ -6,6 +6,7 @@
 
 #include "equivalence/course.h"
 #include "schedules/schedule.h"
+#include "support/temporary_folder.h"
 
 namespace shardpipe {
 namespace {
@@ -103,6 +104,31 @@ TEST_P(SameBitsToo, WhateverIsComputedAgain) {
         config_.layout.zero = zero;
         expect_plain_bits();
       }
+}
+// Every set of what can be, with everything else in turn: pieces of one element and more than there are, host and
+// files.
+TEST_P(SameBitsToo, WhateverIsOffloaded) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> schedules = schedule_names();
+  const std::array rules{"none", "full", "selective"};
+  const std::array precisions{DType::Float32, DType::BFloat16, DType::Float16};
+  size_t number = 0;
+  for (const char* offload : {"optimizer", "params", "activations", "optimizer,params", "params,activations",
+                              "optimizer,activations", "optimizer,params,activations"})
+    for (const int zero : {0, 1, 2, 3}) {
+      const size_t n = number++;
+      config_.layout = tiny_layout(n % 2 == 0 ? 2 : 1, 2, zero, 3, n % 5 < 2 ? ReduceEvery::Step : ReduceEvery::Micro,
+                                   schedules[n % schedules.size()]);
+      config_.layout.offload = offload;
+      config_.layout.offload_piece = std::array<int64_t, 4>{1000, 100'000, 4096, 77}[n % 4];
+      config_.layout.recompute = rules[n % rules.size()];
+      config_.layout.precision = precisions[n / 2 % precisions.size()];
+      config_.layout.replicate = zero > 0 && n % 7 == 3 ? 2 : 1;
+      config_.layout.reshard_after_forward = n % 3 != 1;
+      config_.offload_to = n % 3 == 0 ? "host" : "nvme:" + folder.path().string();
+      if (config_.layout.chunks() <= config_.model.layers + 2) expect_plain_bits();
+    }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 TEST_P(SameBitsToo, WithAZeroStageOfItsOwnForEachRank) {
   for (const std::vector<int>& zero : {std::vector<int>{3, 3, 2, 1}, {1, 0, 3, 2}, {3, 0, 0, 1}})
