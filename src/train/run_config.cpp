@@ -195,6 +195,10 @@ std::vector<std::string> problems_of(const RunConfig& config) {
         "--offload-to {}: found without --offload, so there is nothing to put there; allowed: with --offload "
         "optimizer, params or activations",
         config.offload_to));
+  if (to_files && is_synthetic(config.model))
+    problems.push_back(
+        fmt::format("--offload-to {}: found with --model synthetic, which copies nothing; allowed: --offload-to host",
+                    config.offload_to));
   if (!bytes_in(config.memory_limit))
     problems.push_back(fmt::format(
         "--memory-limit: found '{}', allowed: none, or bytes such as 2500000000, 2.5GB or 8GiB", config.memory_limit));

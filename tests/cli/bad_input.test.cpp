@@ -122,6 +122,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"NothingToOffloadToAFolder",
                  {"--offload-to", "nvme:."},
                  {{"--offload-to nvme:.", "without --offload", "allowed: with --offload optimizer"}}},
+        BadInput{"FilesForBlocksThatOnlyTakeTime",
+                 {"train", "--model", "synthetic", "--offload", "params", "--offload-to", "nvme:."},
+                 {{"--offload-to nvme:.: found with --model synthetic", "allowed: --offload-to host"}},
+                 {},
+                 true},
         BadInput{"OffloadInNoPieces", {"--offload-piece", "0"}, {{"--offload-piece: found 0", "allowed: 1 or more"}}}),
     name_of);
 

@@ -495,6 +495,29 @@ TEST(Simulate, PeakBytesOfOneQueueAreThoseOfTheIssueOrder) {
       41);
 }
 
+// Parameters and activations that come in less time than a block takes delay none but the first.
+TEST(Simulate, WhatIsFetchedInTimeIsFetchedForNothing) {
+  const Model model = tiny_model(6, true);
+  for (const char* offload : {"params", "activations", "params,activations"})
+    for (const char* schedule : {"gpipe", "1f1b"})
+      for (const int zero : {0, 3}) {
+        Layout layout = tiny_layout(schedule, 1, 4, zero, ReduceEvery::Step);
+        layout.offload = offload;
+        const Program program = compile(step_shape(model, layout, 2));
+        const auto passes = [&](double of_a_copy) {
+          const StepFigures figures = step_figures(program, simulate(program, {.blocks = {{10, 10, 10}},
+                                                                               .message = {},
+                                                                               .collective = {},
+                                                                               .update = {},
+                                                                               .store = {of_a_copy, 0},
+                                                                               .dp = 2}));
+          return figures.ranks[0].last_seconds - figures.ranks[0].first_seconds;
+        };
+        EXPECT_EQ(passes(2), passes(0)) << offload << " " << to_string(layout);
+        EXPECT_GT(passes(40), passes(0)) << offload << " " << to_string(layout);
+      }
+}
+
 TEST(Simulate, FlopsAndFixedSecondsBecomeCostsOfBlocks) {
   const Model model = tiny_model(2, true);
   const MicroBatchShape micro_batch{2, 8};

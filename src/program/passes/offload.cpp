@@ -126,6 +126,12 @@ void offload_activations(RankProgram& rank) {
         first_backward[use.buffer] = i;
     }
   }
+  // What leaves goes beside the block after: a place that was free only then is not the one that this block writes to.
+  std::vector<uint32_t> next_block(rank.actions.size());
+  for (uint32_t i = static_cast<uint32_t>(rank.actions.size()), next = i - 1; i-- > 0;) {
+    next_block[i] = next;
+    if (is_compute(rank.actions[i].kind)) next = i;
+  }
   RankEditor edit(rank);
   std::vector<std::vector<Staged>> leave(rank.actions.size()), come(rank.actions.size());
   std::vector<uint32_t> comes_as(buffers, UINT32_MAX);
@@ -136,7 +142,7 @@ void offload_activations(RankProgram& rank) {
     if (from == UINT32_MAX || to == UINT32_MAX || from > to) continue;
     if (blocks_before[to] - blocks_before[from] - 1 <= too_near) continue;
     const Staged back = stage(edit, buffer, 1);
-    leave[from].push_back({back.stored, b});
+    leave[next_block[from]].push_back({back.stored, b});
     come[to].push_back(back);
     comes_as[b] = back.here;
   }
