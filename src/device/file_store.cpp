@@ -25,7 +25,7 @@ constexpr uint64_t bounce_bytes = 1 << 20;
 
 InputError wrong_directory(const std::filesystem::path& directory, std::string_view found) {
   return InputError(
-      fmt::format("--offload-to nvme:{}: found {}; allowed: a directory on a disk, in which files can be made",
+      fmt::format("--offload-to nvme:{}: found {}; allowed: a folder on a disk, in which files can be made",
                   directory.string(), found));
 }
 
@@ -38,7 +38,7 @@ class UnnamedFile {
     if (descriptor_ < 0) {
       const int error = errno;
       struct stat status {};
-      if (error == ENOENT) throw wrong_directory(directory, "no such directory");
+      if (error == ENOENT) throw wrong_directory(directory, "no such folder");
       if (stat(directory.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) throw wrong_directory(directory, "a file");
       throw wrong_directory(directory, std::strerror(error));
     }

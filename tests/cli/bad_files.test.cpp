@@ -129,6 +129,49 @@ INSTANTIATE_TEST_SUITE_P(
                 {{"--out /proc/run", "cannot be"}}}),
     name_of);
 
+BadFile offload_to(const std::string& name, const std::string& folder, const Words& line) {
+  return {name, {"--data", "corpus.txt", "--offload", "optimizer", "--offload-to", "nvme:" + folder}, {line}};
+}
+INSTANTIATE_TEST_SUITE_P(
+    Offload, BadFiles,
+    testing::Values(offload_to("Missing", "none",
+                               {"--offload-to nvme:none: found no such folder", "allowed: a folder"}),
+                    offload_to("IsAFile", "corpus.txt", {"--offload-to nvme:corpus.txt: found a file"}),
+                    offload_to("ReadOnly", "closed", {"--offload-to nvme:closed: found Permission denied"}),
+                    BadFile{"WithOtherMistakes",
+                            {"--data", "none.txt", "--out", "run", "--offload", "params", "--offload-to", "nvme:none"},
+                            {{"--data none.txt"}, {"--out run"}, {"--offload-to nvme:none"}}}),
+    name_of);
+
+// 4 MB of optimizer states into a disk of 1 MiB: said before the first step, and nothing is left there.
+TEST(OffloadFolder, WithoutRoomIsRefusedWithWhatIsFreeAndWhatIsNeeded) {
+  const TemporaryFolder folder;
+  fill(folder);
+  std::filesystem::create_directory(folder / "small");
+  const std::string mounted = "mount -t tmpfs -o size=1m none small && exec \"$0\" \"$@\"";
+  const Outcome outcome =
+      run_binary({"train", "--model", "gpt2-tiny", "--hidden", "128", "--data", "corpus.txt", "--offload", "optimizer",
+                  "--offload-to", "nvme:small"},
+                 folder.path(), {"/usr/bin/unshare", "--mount", "--map-root-user", "/bin/sh", "-c", mounted});
+  if (outcome.standard_error.starts_with("unshare:") || outcome.standard_error.starts_with("mount:"))
+    GTEST_SKIP() << outcome.standard_error;
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.standard_error,
+              testing::AllOf(HasSubstr("--offload-to nvme:small: found 1.00 MiB free there"), HasSubstr("allowed: ")));
+}
+
+// What goes unsaid would be believed: that memory is saved.
+TEST(OffloadFolder, InMemoryWarns) {
+  if (!std::filesystem::exists("/dev/shm")) GTEST_SKIP() << "no /dev/shm";
+  const TemporaryFolder folder;
+  fill(folder);
+  const Outcome outcome = run_binary({"train", "--model", "gpt2-tiny", "--data", "corpus.txt", "--steps", "1",
+                                      "--offload", "optimizer", "--offload-to", "nvme:/dev/shm"},
+                                     folder.path());
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.standard_error, HasSubstr("warning: /dev/shm lies in memory (tmpfs)"));
+}
+
 // Files are looked at once all flags are right; then all that is wrong with them is told.
 INSTANTIATE_TEST_SUITE_P(Several, BadFiles,
                          testing::Values(BadFile{"FilesAndOut",

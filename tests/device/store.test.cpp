@@ -303,9 +303,9 @@ TEST(StoreDirectory, SaysWhatIsWrongWithIt) {
   const TemporaryFolder folder;
   const std::string missing = folder / "missing", file = folder.write("file", "text");
   EXPECT_THAT(what([&] { look_at_store_directory(missing); }),
-              AllOf(HasSubstr(missing), HasSubstr("no such directory"), HasSubstr("allowed: a directory")));
+              AllOf(HasSubstr(missing), HasSubstr("no such folder"), HasSubstr("allowed: a folder")));
   EXPECT_THAT(what([&] { look_at_store_directory(file); }), AllOf(HasSubstr(file), HasSubstr("found a file")));
-  EXPECT_THAT(what([&] { make_file_store(missing, 10); }), HasSubstr("no such directory"));
+  EXPECT_THAT(what([&] { make_file_store(missing, 10); }), HasSubstr("no such folder"));
 }
 
 TEST(StoreDirectory, ThatCannotBeWrittenIsNamed) {

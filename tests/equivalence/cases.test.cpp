@@ -3,14 +3,19 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "equivalence/course.h"
 #include "equivalence/gradients.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "program/memory.h"
 #include "schedules/schedule.h"
+#include "support/temporary_folder.h"
+#include "support/unnamed_files.h"
 
 namespace shardpipe {
 namespace {
@@ -592,6 +597,57 @@ TEST(DataPosition, OfAContinuedRunIsThatOfTheUninterruptedOne) {
       EXPECT_EQ(halves.size() + rest.size(), all.size()) << "no sample twice";
       halves.insert(rest.begin(), rest.end());
       EXPECT_EQ(halves, all) << "stopped after step " << stop;
+    }
+  }
+}
+
+// Shards of no whole number of disk blocks, two runs in one folder at once, the folder gone in the middle.
+TEST(OffloadToFiles, HasThePlainBitsWhateverHappensToTheFolder) {
+  ModelConfig model = tiny_gpt2();
+  model.vocab_size = 1'003;  // 1,003 × 32 elements: shards of 64,192 bytes
+  RunConfig config = tiny_run(model, tiny_layout(1, 2, 3, 2, ReduceEvery::Micro));
+  config.steps = 10;
+  config.layout.offload = "optimizer,params,activations";
+  config.layout.offload_piece = 5'001;
+  const Course plain = train_plain(config);
+  const auto folder = std::make_unique<TemporaryFolder>();
+  config.offload_to = "nvme:" + folder->path().string();
+  Course first, second;
+  std::thread other([&] { second = train(config); });
+  first = train(config);
+  other.join();
+  EXPECT_TRUE(same_bits(first, plain));
+  EXPECT_TRUE(same_bits(second, plain));
+  EXPECT_TRUE(std::filesystem::is_empty(folder->path()));
+  const Course without_folder = train(config, {.observer = [&](int) -> Observer {
+                                        return [&](int64_t step, const Action&, const RankProgram&, std::byte*) {
+                                          std::error_code ignored;
+                                          if (step == 3) std::filesystem::remove_all(folder->path(), ignored);
+                                        };
+                                      }});
+  EXPECT_FALSE(std::filesystem::exists(folder->path()));
+  EXPECT_TRUE(same_bits(without_folder, plain));
+}
+
+TEST(OffloadToFiles, AFileThatBecameShorterEndsTheRunOnAllRanksAndNamesTheFolder) {
+  const HangLimit limit(60);
+  for (const char* offload : {"optimizer", "params"}) {  // activations are written anew before they are read
+    const TemporaryFolder folder;
+    RunConfig config = tiny_run(tiny_gpt2(), tiny_layout(2, 2, 3, 4, ReduceEvery::Micro));
+    config.layout.offload = offload;
+    config.offload_to = "nvme:" + folder.path().string();
+    const TrainHooks shorten{.observer = [&](int world_rank) -> Observer {
+      return [&, world_rank](int64_t step, const Action& action, const RankProgram&, std::byte*) {
+        if (world_rank == 1 && step == 2 && action.kind == Kind::Clip)
+          for (const auto& file : unnamed_files_of(folder.path())) std::filesystem::resize_file(file, 0);
+      };
+    }};
+    try {
+      train(config, shorten);
+      ADD_FAILURE() << offload << ": the run went on";
+    } catch (const std::runtime_error& error) {
+      EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr(folder.path().string()),
+                                               testing::HasSubstr("shorter than it was made")));
     }
   }
 }
