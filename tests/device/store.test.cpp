@@ -9,6 +9,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -73,11 +74,11 @@ TEST_P(EveryStore, GivesBackWhatWasWrittenAndTouchesNothingElse) {
       store->write(0, mark);
       store->write(end, mark);
       std::byte* const memory = arena.at(beside + misplaced);
-      std::memcpy(memory, data.data(), bytes);
+      std::ranges::copy(data, memory);
       store->write(beside, {memory, bytes});
       std::memset(arena.at(0), 0xCD, arena.size());
       store->read(beside, {memory, bytes});
-      EXPECT_EQ(std::memcmp(memory, data.data(), bytes), 0) << bytes << " bytes";
+      EXPECT_TRUE(std::ranges::equal(data, std::span(memory, bytes))) << bytes << " bytes";
       EXPECT_EQ(memory[-1], std::byte{0xCD});
       EXPECT_EQ(memory[bytes], std::byte{0xCD}) << bytes << " bytes";
       std::vector<std::byte> found(beside);
@@ -318,7 +319,7 @@ TEST(StoreDirectory, ThatCannotBeWrittenIsNamed) {
     for (const auto& use : std::initializer_list<std::function<void()>>{[&] { look_at_store_directory(closed); },
                                                                         [&] { make_file_store(closed, 10); }})
       EXPECT_THAT(what(use),
-                  AllOf(HasSubstr(closed.string()), HasSubstr("Permission denied"), HasSubstr("allowed: a directory")));
+                  AllOf(HasSubstr(closed.string()), HasSubstr("Permission denied"), HasSubstr("allowed: a folder")));
   });
 }
 
