@@ -2,6 +2,7 @@
 // nothing may be guessed: no abbreviations, no flag taken for another flag's value.
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/nearest_name.h"
@@ -52,9 +53,10 @@ class Reader {
     if (name == "help") return take_switch(flag, value, result_.help);
     if (name == "print-config" && takes_config()) return take_switch(flag, value, result_.print_config);
     if (name == "dry-run" && command_ == Command::Train) return take_switch(flag, value, result_.dry_run);
+    if (name == "train" && command_ == Command::Matrix) return take_switch(flag, value, result_.train);
     if (name == "config" && takes_config()) return take_config(value);
     for (const Option& option : table()) {
-      if (!belongs(option) || name.empty()) continue;
+      if (!belongs(option, command_) || name.empty()) continue;
       if (option.kind == Kind::Switch && (name == option.name || name == option.opposite))
         return take_boolean(option, flag, value, name == option.name);
       if (name == option.name) return take_option(option, flag, value);
@@ -124,17 +126,20 @@ class Reader {
 
   const std::vector<Option>& table() const { return command_ == Command::Show ? show_options() : options(); }
   bool takes_config() const { return command_ != Command::Show; }
-  bool belongs(const Option& option) const { return command_ != Command::Verify || option.of_verify; }
   std::string_view command_name() const {
-    return command_ == Command::Train ? "train" : command_ == Command::Verify ? "verify" : "show";
+    return command_ == Command::Train    ? "train"
+           : command_ == Command::Verify ? "verify"
+           : command_ == Command::Matrix ? "matrix"
+                                         : "show";
   }
 
   std::vector<std::string> known_names() const {
     std::vector<std::string> names{"help"};
     if (takes_config()) names.insert(names.end(), {"print-config", "config"});
     if (command_ == Command::Train) names.emplace_back("dry-run");
+    if (command_ == Command::Matrix) names.emplace_back("train");
     for (const Option& option : table()) {
-      if (!belongs(option)) continue;
+      if (!belongs(option, command_)) continue;
       names.push_back(option.name);
       if (!option.opposite.empty()) names.push_back(option.opposite);
     }
@@ -148,6 +153,21 @@ class Reader {
 };
 
 }  // namespace
+
+bool belongs(const Option& option, Command command) {
+  if (command == Command::Matrix) return option.of_verify || option.name == "memory-limit";
+  return command != Command::Verify || option.of_verify;
+}
+
+void add_default(Settings& from_file, std::string_view name, Value value, std::string where) {
+  const auto is_it = [&](const Option* option) { return option->name == name; };
+  const bool given =
+      std::ranges::any_of(from_file.given, [&](const Setting& setting) { return is_it(setting.option); }) ||
+      std::ranges::any_of(from_file.unreadable, is_it);
+  if (!given)
+    from_file.given.push_back(
+        {&*std::ranges::find(options(), name, &Option::name), std::move(value), std::move(where)});
+}
 
 Arguments read_arguments(Command command, std::span<const std::string> arguments) {
   return Reader(command, arguments).read();

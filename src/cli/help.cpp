@@ -76,6 +76,8 @@ std::string common_entries(Command command) {
   text += entry("--print-config", "print the whole configuration as TOML and stop");
   if (command == Command::Train)
     text += entry("--dry-run", "compile and check the program, print who holds what, and stop");
+  if (command == Command::Matrix)
+    text += entry("--train", "train every cell for --steps steps on tokens of the seed, and compare digests");
   return text + entry("--help", "print this and stop");
 }
 
@@ -102,6 +104,8 @@ std::string overview() {
          "  shardpipe train …    train a model on text or tokens\n"
          "  shardpipe verify …   run a layout and one plain rank side by side and name the\n"
          "                       first difference\n"
+         "  shardpipe matrix …   which layouts run: ZeRO stage × schedule × offload ×\n"
+         "                       precision × recompute\n"
          "  shardpipe show …     draw a pipeline schedule, or several to compare\n"
          "\n"
          "Examples\n"
@@ -111,23 +115,29 @@ std::string overview() {
          "  shardpipe verify --pp 2 --dp 2 --zero 3\n"
          "  shardpipe show --schedule 1f1b --pp 4 --micro-batches 8\n"
          "\n"
-         "shardpipe train --help, verify --help and show --help list the flags; shardpipe\n"
+         "shardpipe train --help, and so on of the others, lists the flags; shardpipe\n"
          "--version prints the version. Exit code: 0 it is done, 2 what was asked for is\n"
          "wrong (each mistake a line on stderr), 1 anything else.\n";
 }
 
 std::string help_of(Command command) {
   if (command == Command::Show) return help_of_show();
-  const bool train = command == Command::Train;
-  std::string text = train ? "shardpipe train --model NAME --data FILE [flags]: train a model.\n"
-                           : "shardpipe verify [flags]: run this layout and one plain rank side by side; name\n"
-                             "the first tensor, step and micro-batch that differ, and by how much. Without\n"
-                             "--model: gpt2-tiny. Without --steps: 3. Without --data: tokens drawn from the\n"
-                             "seed. Exit code 1 when they differ.\n";
+  std::string text = command == Command::Train ? "shardpipe train --model NAME --data FILE [flags]: train a model.\n"
+                     : command == Command::Matrix
+                         ? "shardpipe matrix [flags]: every cell of ZeRO stage × schedule × offload ×\n"
+                           "precision × recompute: which run, and of those that do not why, and the nearest\n"
+                           "that does. A flag of an axis leaves it that one value. Without --model:\n"
+                           "gpt2-tiny. Without --pp and --dp: 2. Without --steps: 2. Exit code 1 when a cell\n"
+                           "is refused or, with --train, has other bits than the rest of its precision and\n"
+                           "cadence.\n"
+                         : "shardpipe verify [flags]: run this layout and one plain rank side by side; name\n"
+                           "the first tensor, step and micro-batch that differ, and by how much. Without\n"
+                           "--model: gpt2-tiny. Without --steps: 3. Without --data: tokens drawn from the\n"
+                           "seed. Exit code 1 when they differ.\n";
   text += "A flag's value follows it, or stands after '=': --pp 2, --pp=2.\n";
   std::string group;
   for (const Option& option : options()) {
-    if (!train && !option.of_verify) continue;
+    if (!belongs(option, command)) continue;
     if (option.group != group) text += fmt::format("\n{}\n", option.group);
     group = option.group;
     text += entry_of(option);

@@ -27,10 +27,11 @@ struct Settings {
 struct Arguments {
   Settings settings;
   std::string config_file;  // --config; empty: none
-  bool help = false, print_config = false, dry_run = false;
+  bool help = false, print_config = false, dry_run = false, train = false;
 };
 
-enum class Command : uint8_t { Train, Verify, Show };
+enum class Command : uint8_t { Train, Verify, Show, Matrix };
+bool belongs(const Option&, Command);  // whether it is a flag of the command
 
 // `--flag value` and `--flag=value`. The value of a flag may begin with one dash (a negative number) but not with two.
 Arguments read_arguments(Command, std::span<const std::string> arguments);
@@ -38,6 +39,9 @@ Arguments read_arguments(Command, std::span<const std::string> arguments);
 // A flat TOML file: every key is an option, its value has the option's type.
 Settings read_config_file(const std::string& path);
 Settings read_config_text(std::string_view toml, const std::string& path);  // `path` is for messages
+
+// A command's own default: what the file or a flag gives wins over it. `where` is for messages.
+void add_default(Settings& from_file, std::string_view name, Value, std::string where);
 
 // Later settings win over earlier ones: a flag over the file. Fills in the preset and every default that depends on
 // other options. InputError with every problem: those of reading and those of problems_of(RunConfig).

@@ -1,28 +1,11 @@
 // shardpipe verify
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/settings.h"
 
 namespace shardpipe::cli {
-namespace {
-
-// A small model and few steps are enough to compare; a file or a flag wins.
-void add_default(Settings& settings, std::string_view name, Value value) {
-  const auto is_it = [&](const Option* option) { return option->name == name; };
-  const bool given =
-      std::ranges::any_of(settings.given, [&](const Setting& setting) { return is_it(setting.option); }) ||
-      std::ranges::any_of(settings.unreadable, is_it);
-  if (!given)
-    settings.given.push_back(
-        {&*std::ranges::find(options(), name, &Option::name), std::move(value), "the defaults of verify"});
-}
-
-}  // namespace
-
 int verify_command(std::span<const std::string> arguments) {
   const Arguments read = read_arguments(Command::Verify, arguments);
   if (read.help) {
@@ -30,8 +13,9 @@ int verify_command(std::span<const std::string> arguments) {
     return 0;
   }
   Settings from_file = read.config_file.empty() ? Settings{} : read_config_file(read.config_file);
-  add_default(from_file, "model", "gpt2-tiny");
-  add_default(from_file, "steps", int64_t{3});
+  // A small model and few steps are enough to compare.
+  add_default(from_file, "model", "gpt2-tiny", "the defaults of verify");
+  add_default(from_file, "steps", int64_t{3}, "the defaults of verify");
   RunConfig config = resolve(from_file, read.settings);
   if (read.print_config) {
     fmt::print("{}", print_config(config));

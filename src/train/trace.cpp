@@ -28,6 +28,10 @@ std::string trace_of(const Step& step, const std::vector<Timeline>& timelines) {
                      .end_seconds = timelines[rank][i].end_seconds - begin,
                      .flow_out = std::nullopt,
                      .flow_in = std::nullopt};
+      // What is copied says more than that something is.
+      if (action.kind == Kind::Fetch || action.kind == Kind::Offload)
+        span.name +=
+            " " + name_of(program.buffers[program.begin_uses(action)[action.kind == Kind::Fetch ? 1 : 0].buffer]);
       if (action.group != none) span.args["group"] = step.training.groups[action.group].name;
       // A message is its group, replica and place in the group's order: the same on both sides.
       const uint64_t message = (uint64_t{action.group} * dp + rank % dp) << 32 | action.sequence;

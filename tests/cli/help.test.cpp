@@ -44,15 +44,17 @@ TEST(CommandLinePage, HasTheFlagsThatThereAre) {
 }
 
 TEST(Help, NamesEveryFlagOnALineOfItsOwn) {
-  for (const Command command : {Command::Train, Command::Verify})
+  for (const Command command : {Command::Train, Command::Verify, Command::Matrix})
     for (const Option& option : options()) {
       const bool listed = help_of(command).find("\n  " + spelling_of(option)) != std::string::npos;
-      EXPECT_EQ(listed, command == Command::Train || option.of_verify) << option.name;
+      const bool limit = command == Command::Matrix && option.name == "memory-limit";
+      EXPECT_EQ(listed, command == Command::Train || option.of_verify || limit) << option.name;
     }
 }
 
 TEST(Help, FitsIntoEightyColumns) {
-  for (const std::string& text : {overview(), help_of(Command::Train), help_of(Command::Verify)}) {
+  for (const std::string& text :
+       {overview(), help_of(Command::Train), help_of(Command::Verify), help_of(Command::Matrix)}) {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
       const auto columns =

@@ -69,7 +69,7 @@ TEST(ResidentMemorySlow, GrowsByThePlanAndLittleMore) {
 }
 
 // GPT-2 of 354 million parameters, whose state in bf16 is 18 bytes each: parameters, gradients, masters, two moments.
-// The same run without --offload ends with the same digest, and has 6.9 GB resident.
+// The same run without --offload ends with the same digest, and has 7 GB resident.
 TEST(ResidentMemorySlow, AStateOf6GBTrainsIn2500MB) {
   constexpr uint64_t most = 2'500'000'000, on_disk = 6'000'000'000;
   const TemporaryFolder folder;
