@@ -14,7 +14,7 @@ class PlainQueue final : public BlockQueue {
       const auto at = static_cast<off_t>(offset + done);
       const ssize_t moved = direction == Direction::Read ? pread(file, memory + done, bytes - done, at)
                                                          : pwrite(file, memory + done, bytes - done, at);
-      if (moved < 0 && errno != EINTR) return errno;
+      if (moved < 0 && errno != EINTR && errno != EAGAIN) return errno;
       if (moved == 0) return ENODATA;
       if (moved > 0) done += static_cast<uint64_t>(moved);
     }

@@ -16,15 +16,23 @@ constexpr uint64_t request_bytes = 1 << 20;
 
 class UringQueue final : public BlockQueue {
  public:
-  UringQueue() { usable_ = io_uring_queue_init(depth, &ring_, 0) == 0; }
+  UringQueue() {
+    made_ = io_uring_queue_init(depth, &ring_, 0) == 0;
+    if (!made_) return;  // an old system, or one that forbids it, as containers do
+    io_uring_probe* const probe = io_uring_get_probe_ring(&ring_);
+    usable_ = probe != nullptr && io_uring_opcode_supported(probe, IORING_OP_READ) &&
+              io_uring_opcode_supported(probe, IORING_OP_WRITE);
+    io_uring_free_probe(probe);
+  }
   ~UringQueue() override {
-    if (usable_) io_uring_queue_exit(&ring_);
+    if (made_) io_uring_queue_exit(&ring_);
   }
   UringQueue(const UringQueue&) = delete;
   UringQueue& operator=(const UringQueue&) = delete;
   bool usable() const { return usable_; }
 
   int move(int file, Direction direction, uint64_t offset, std::byte* memory, uint64_t bytes) override {
+    if (broken_ != 0) return broken_;
     const Transfer transfer{file, direction, offset, memory};
     uint64_t next = 0;
     unsigned under_way = 0;
@@ -32,8 +40,15 @@ class UringQueue final : public BlockQueue {
     for (unsigned slot = 0; slot < depth && next < bytes; ++slot) start(transfer, slot, next, bytes, under_way);
     while (under_way > 0) {
       const int submitted = io_uring_submit_and_wait(&ring_, 1);
-      if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) return -submitted;
       io_uring_cqe* done = nullptr;
+      if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
+        // The ring fails, and keeps what it did not take: no later transfer may use it. What it took must end first,
+        // since that uses the memory.
+        broken_ = -submitted;
+        under_way -= io_uring_sq_ready(&ring_);
+        for (; under_way > 0 && io_uring_wait_cqe(&ring_, &done) == 0; --under_way) io_uring_cqe_seen(&ring_, done);
+        return broken_;
+      }
       while (io_uring_peek_cqe(&ring_, &done) == 0) {
         const auto slot = static_cast<unsigned>(io_uring_cqe_get_data64(done));
         const int result = done->res;
@@ -85,7 +100,8 @@ class UringQueue final : public BlockQueue {
   }
 
   io_uring ring_{};
-  bool usable_ = false;
+  bool made_ = false, usable_ = false;
+  int broken_ = 0;
   std::array<Request, depth> requests_{};
 };
 

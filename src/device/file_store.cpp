@@ -66,7 +66,8 @@ class UnnamedFile {
 
 uint64_t free_bytes_in(const std::filesystem::path& directory) {
   struct statvfs status {};
-  return statvfs(directory.c_str(), &status) == 0 ? uint64_t{status.f_bavail} * status.f_frsize : 0;
+  const bool counted = statvfs(directory.c_str(), &status) == 0 && status.f_blocks > 0;
+  return counted ? uint64_t{status.f_bavail} * status.f_frsize : StoreDirectory::uncounted;
 }
 
 std::unique_ptr<BlockQueue> make_queue(bool io_uring) {
@@ -103,10 +104,13 @@ class FileStore final : public Store {
   void allocate() {
     const uint64_t whole = (size() + block - 1) / block * block;
     const auto no_room = [&](int error) {
+      // Some file systems keep what was allocated before the disk was full.
+      (void)ftruncate(file_.descriptor(), 0);
+      const uint64_t free = free_bytes_in(directory_);
       return InputError(fmt::format(
           "--offload-to nvme:{}: this rank's file of {} bytes ({:.1f} GiB) finds no room ({}); {} bytes are free there",
           directory_.string(), whole, static_cast<double>(whole) / (1 << 30), std::strerror(error),
-          free_bytes_in(directory_)));
+          free == StoreDirectory::uncounted ? "an unknown number of" : fmt::format("{}", free)));
     };
     // Else the system would end the process.
     struct rlimit limit {};

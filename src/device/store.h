@@ -20,8 +20,10 @@ class Store {
   Store& operator=(const Store&) = delete;
 
   // All of `to`, which lies at `offset` / all of `from`, to be there. Sizes are any. One thread may read while another
-  // writes other bytes; several may not read, nor write, at once. Allocates nothing. std::runtime_error that names the
-  // directory, the bytes and the system's reason for an input/output error, or a file that has become shorter.
+  // writes other bytes; several may not read, nor write, at once. Allocates nothing. A write takes its last block
+  // whole: what the store held behind `from` there is lost. std::runtime_error that names the directory, the bytes,
+  // their offset and the system's reason for an input/output error, or a file that has become shorter; nothing is
+  // counted then.
   void read(uint64_t offset, std::span<std::byte> to);
   void write(uint64_t offset, std::span<const std::byte> from);
 
@@ -52,8 +54,9 @@ std::unique_ptr<Store> make_file_store(const std::filesystem::path& directory, u
 // is none, or cannot be written.
 struct StoreDirectory {
   bool direct = false, io_uring = false;
-  bool in_memory = false;   // a file there takes memory, not disk
-  uint64_t free_bytes = 0;  // for this user
+  bool in_memory = false;                            // a file there takes memory, not disk
+  uint64_t free_bytes = 0;                           // for this user
+  static constexpr uint64_t uncounted = UINT64_MAX;  // where the file system does not count its blocks
 };
 StoreDirectory look_at_store_directory(const std::filesystem::path&);
 
