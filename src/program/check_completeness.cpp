@@ -201,6 +201,8 @@ class RankRules {
     same_extent(action);
     in_one_form(is_exact(rank_, action));
     const bool across = program_.groups[action.group].replicas == Replicas::AcrossGroups;
+    if (has_copies_ && program_.groups[action.group].replicas == Replicas::All)
+      finding("shard groups are summed each before all of them");
     const bool rounded = reduce_uses(rank_, action).wire != UINT32_MAX;
     if (!across && !counts_.rounded) counts_.rounded = rounded;
     if (rounded != (!across && counts_.rounded.value_or(false)))
