@@ -4,6 +4,8 @@
 // and the making of matrix products are in step 1.
 //
 //   build/bench/bench_layouts --model gpt2-10m --micro-batch-size 2
+//
+// With --reproducible instead: what exact sums of gradients cost the same layouts, in time, memory and on the wire.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -16,7 +18,9 @@
 
 #include "base/error.h"
 #include "machine_limits.h"
+#include "program/memory.h"
 #include "program/text.h"
+#include "program/traffic.h"
 #include "report/table.h"
 #include "train/samples.h"
 #include "train/trainer.h"
@@ -30,7 +34,7 @@ constexpr double limit = 1.15;  // of the CPU seconds a token
 struct Options {
   std::string model = "gpt2-10m";
   int64_t micro_batch_size = 2, global_batch_size = 8, steps = 4, pairs = 5;
-  bool profile = false;
+  bool profile = false, reproducible = false;
 };
 
 struct Cost {
@@ -79,7 +83,8 @@ struct Case {
   Model model;
   Step step;
 
-  Case(const Options& options, std::string called, int64_t pp, int64_t dp, int zero, ReduceEvery reduce_every)
+  Case(const Options& options, std::string called, int64_t pp, int64_t dp, int zero, ReduceEvery reduce_every,
+       bool reproducible = false)
       : name(std::move(called)) {
     config.model = model_preset(options.model);
     config.layout = {.pp = pp,
@@ -89,6 +94,7 @@ struct Case {
                      .global_batch_size = options.global_batch_size,
                      .reduce_every = reduce_every,
                      .stages = {}};
+    config.layout.reproducible = reproducible;
     config.steps = options.steps + 1;
     model = make_model(config.model);
     config.layout.stages = balanced_stages(model, pp, {options.micro_batch_size, config.model.seq_len});
@@ -132,7 +138,7 @@ double median(std::vector<double> values) {
 // One plain rank and `other` in turn.
 void compare(const Case& plain, const Case& other, int64_t pairs) {
   fmt::print("\n{} against {}\n\n", other.name, plain.name);
-  Table table{.header = {"pair", "CPU µs a token, plain", "this layout", "CPU ratio", "limit", "wall ratio"},
+  Table table{.header = {"pair", "CPU µs a token of the first", "of the second", "CPU ratio", "limit", "wall ratio"},
               .rows = {}};
   std::vector<double> cpu;
   std::vector<double> wall;
@@ -159,8 +165,50 @@ void compare(const Case& plain, const Case& other, int64_t pairs) {
   row("max", [](const auto& values) { return *std::ranges::max_element(values); });
   fmt::print("{}digests {} and {}\n", to_text(table), a.digest, b.digest);
   const double rate = plain.flops_per_token() / *std::ranges::min_element(plain_seconds);
-  fmt::print("the plain rank at best: {:.1f} GFLOP/s, {:.0f} % of one thread's measured FMA peak of {:.1f}\n",
-             1e-9 * rate, 100 * rate / peak, 1e-9 * peak);
+  fmt::print("the first at best: {:.1f} GFLOP/s, {:.0f} % of one thread's measured FMA peak of {:.1f}\n", 1e-9 * rate,
+             100 * rate / peak, 1e-9 * peak);
+}
+
+// Of all ranks: what a step's program holds and sends.
+void print_bytes(const std::vector<const Case*>& cases) {
+  Table table{.header = {"all ranks together", "arena", "gradients", "in reduction", "sent of gradients a step"},
+              .rows = {}};
+  for (const Case* each : cases) {
+    const auto dp = static_cast<uint64_t>(each->config.layout.dp);
+    uint64_t arena = 0;
+    uint64_t gradients = 0;
+    uint64_t reducing = 0;
+    uint64_t sent = 0;
+    for (uint16_t r = 0; r < each->step.training.by_pipeline_rank.size(); ++r) {
+      const RankMemory held = memory(each->step.training.by_pipeline_rank[r]);
+      const Traffic wire = traffic(each->step.training, r, dp);
+      arena += dp * held.arena;
+      gradients += dp * held.gradients;
+      reducing += dp * held.micro_batch_gradients;
+      sent += dp * (wire.reduce_scatter + wire.all_reduce + wire.tied);
+    }
+    table.rows.push_back(
+        {each->name, human_bytes(arena), human_bytes(gradients), human_bytes(reducing), human_bytes(sent)});
+  }
+  fmt::print("\n{}", to_text(table));
+}
+
+// Each layout in turn with itself in exact sums, whose digests must be equal although their cadences differ.
+void compare_reproducible(const Options& options) {
+  const auto named = [](ReduceEvery every, const char* rest) {
+    return fmt::format("pp 2 dp 2 zero 3, reduce every {}{}", every == ReduceEvery::Micro ? "micro-batch" : "step",
+                       rest);
+  };
+  std::string digest;
+  for (const ReduceEvery every : {ReduceEvery::Micro, ReduceEvery::Step}) {
+    const Case floats(options, named(every, ""), 2, 2, 3, every);
+    const Case exact(options, named(every, ", reproducible"), 2, 2, 3, every, true);
+    compare(floats, exact, options.pairs);
+    print_bytes({&floats, &exact});
+    const std::string found = exact.run().digest;
+    if (!digest.empty() && digest != found) throw InvariantError("two reproducible layouts have other bits");
+    digest = found;
+  }
 }
 
 // Same data-parallel size and cadence, no pipeline, no shards: the digest must be the same.
@@ -205,6 +253,7 @@ void print_profile(const std::vector<const Case*>& cases) {
 }
 
 void run(const Options& options) {
+  if (options.reproducible) return compare_reproducible(options);
   const Case plain(options, "pp 1 dp 1 zero 0", 1, 1, 0, ReduceEvery::Step);
   const Case micro(options, "pp 2 dp 2 zero 3, reduce every micro-batch", 2, 2, 3, ReduceEvery::Micro);
   const Case step(options, "pp 2 dp 2 zero 3, reduce every step", 2, 2, 3, ReduceEvery::Step);
@@ -230,6 +279,7 @@ int main(int argc, char** argv) {
   app.add_option("--steps", options.steps, "measured in a run")->capture_default_str();
   app.add_option("--pairs", options.pairs)->capture_default_str()->check(CLI::PositiveNumber);
   app.add_flag("--profile", options.profile, "one run of each: CPU seconds by kind of action");
+  app.add_flag("--reproducible", options.reproducible, "with exact sums of gradients against without");
   CLI11_PARSE(app, argc, argv);
   try {
     run(options);

@@ -193,6 +193,9 @@ std::vector<Option> make_options() {
   add(choice<DType>(
       group, "reduce-dtype", [](RunConfig & c) -> auto& { return c.layout.reduce_dtype; }, {"fp32", "bf16"},
       "what replicas round their gradients to before these cross; sums are fp32 either way"));
+  add(plain<bool>(
+      group, Kind::Switch, "reproducible", [](RunConfig & c) -> auto& { return c.layout.reproducible; },
+      "gradients are summed exactly: the bits depend on none of --dp, --replicate, --reduce-every and --pp either"));
   Option reshard{.name = "reshard-after-forward",
                  .opposite = "",
                  .group = group,

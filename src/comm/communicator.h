@@ -30,7 +30,7 @@ struct WireBytes {
   uint64_t send = 0;
   uint64_t all_gather = 0;
   uint64_t reduce_scatter = 0;
-  uint64_t all_reduce = 0;         // of floats: gradients
+  uint64_t all_reduce = 0;         // of floats or integers: gradients
   uint64_t scalar_all_reduce = 0;  // of doubles: losses, norms
   uint64_t broadcast = 0;
   uint64_t total() const { return send + all_gather + reduce_scatter + all_reduce + scalar_all_reduce + broadcast; }
@@ -63,6 +63,9 @@ class Communicator {
   // The same of terms that were rounded to be sent: the sums are fp32, and so is what an all-reduce sends of them.
   virtual void reduce_scatter(std::span<const BFloat16> whole, std::span<float> shard, bool accumulate) = 0;
   virtual void all_reduce(std::span<const BFloat16> in, std::span<float> out, bool accumulate) = 0;
+  // The same of integers: exact, so that the order means nothing.
+  virtual void reduce_scatter(std::span<const int64_t> whole, std::span<int64_t> shard, bool accumulate) = 0;
+  virtual void all_reduce(std::span<const int64_t> in, std::span<int64_t> out, bool accumulate) = 0;
   virtual void all_reduce(std::span<double> values) = 0;  // in place: a few scalars
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual void barrier() = 0;

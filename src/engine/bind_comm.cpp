@@ -1,5 +1,6 @@
 #include "engine/bind_comm.h"
 
+#include <concepts>
 #include <span>
 
 #include "base/error.h"
@@ -24,6 +25,56 @@ std::vector<int> members_of(const StepShape& shape, const Group& group, uint16_t
   return members;
 }
 
+namespace {
+
+// The elements of a buffer, and of a whole gradient this rank's shard.
+template <typename T>
+std::span<T> elements_of(const ArenaView& arena, const Buffer& buffer) {
+  return {arena.get<T>(buffer), buffer.bytes / sizeof(T)};
+}
+template <typename T>
+std::span<T> owned_part(const StepShape& shape, const RankPlace& place, const ArenaView& arena, const Buffer& buffer) {
+  const uint64_t shard = shape.shards_of(buffer.index).shard_elements;
+  const std::span<T> all = elements_of<T>(arena, buffer);
+  return all.size() == shard ? all : all.subspan(shape.shard_index(place.replica) * shard, shard);
+}
+
+// Sums of gradients in fp32, or in int64 where they are exact.
+template <typename T>
+BoundAction bind_sum(const Program& program, const StepShape& shape, const RankPlace& place, const ArenaView& arena,
+                     const Action& action, Communicator* comm) {
+  const RankProgram& rank = program.by_pipeline_rank[place.pipeline_rank];
+  const auto all = [&](const Buffer& buffer) { return elements_of<T>(arena, buffer); };
+  const auto owned = [&](const Buffer& buffer) { return owned_part<T>(shape, place, arena, buffer); };
+  const bool of_shards = action.extent == Extent::Owned;
+  if (action.kind == Kind::SumTied) {
+    const Buffer& gradient = rank.buffers[rank.begin_uses(action)->buffer];
+    const std::span<T> data = of_shards ? owned(gradient) : all(gradient);
+    return [comm, data] { comm->all_reduce(std::span<const T>(data), data, false); };
+  }
+  const ReduceUses reduce = reduce_uses(rank, action);
+  const Buffer &source = rank.buffers[reduce.source], &sum = rank.buffers[reduce.sum];
+  const bool accumulate = reduce.accumulate;
+  if (program.groups[action.group].replicas == Replicas::AcrossGroups)
+    return [comm, from = std::span<const T>(owned(source)), to = owned(sum), accumulate] {
+      comm->all_reduce(from, to, accumulate);
+    };
+  const std::span<const T> from = all(source);
+  const std::span<T> to = of_shards ? owned(sum) : all(sum);
+  if constexpr (std::same_as<T, float>)
+    if (reduce.wire != UINT32_MAX) {
+      const std::span<BFloat16> wire(arena.get<BFloat16>(rank.buffers[reduce.wire]), from.size());
+      return [=] {
+        kernels::convert(from.data(), wire.data(), static_cast<int64_t>(from.size()));
+        of_shards ? comm->reduce_scatter(std::span<const BFloat16>(wire), to, accumulate)
+                  : comm->all_reduce(std::span<const BFloat16>(wire), to, accumulate);
+      };
+    }
+  return [=] { of_shards ? comm->reduce_scatter(from, to, accumulate) : comm->all_reduce(from, to, accumulate); };
+}
+
+}  // namespace
+
 BoundAction bind_communication(const Program& program, const StepShape& shape, const RankPlace& place, ArenaView arena,
                                const Action& action) {
   const RankProgram& rank = program.by_pipeline_rank[place.pipeline_rank];
@@ -33,15 +84,6 @@ BoundAction bind_communication(const Program& program, const StepShape& shape, c
   const Use* uses = rank.begin_uses(action);
   const Buffer& first = rank.buffers[uses[0].buffer];
   const auto bytes_in = [&](const Buffer& buffer) { return std::span(arena.get<std::byte>(buffer), buffer.bytes); };
-  // Floats of a use; of a whole gradient all, or this rank's shard.
-  const auto floats = [&](const Buffer& buffer) {
-    return std::span(arena.get<float>(buffer), buffer.bytes / sizeof(float));
-  };
-  const auto owned_part = [&](const Buffer& buffer) {
-    const uint64_t shard = shape.shards_of(buffer.index).shard_elements;
-    const std::span<float> all = floats(buffer);
-    return all.size() == shard ? all : all.subspan(shape.shard_index(place.replica) * shard, shard);
-  };
   switch (action.kind) {
     case Kind::Send:
       return [comm, bytes = bytes_in(first)] { comm->send(bytes, 1); };
@@ -54,10 +96,7 @@ BoundAction bind_communication(const Program& program, const StepShape& shape, c
       return [comm, from = in_place ? whole.subspan(shape.shard_index(place.replica) * shard, shard) : bytes_in(first),
               whole] { comm->all_gather(from, whole); };
     }
-    case Kind::SumTied: {
-      const std::span<float> data = action.extent == Extent::Owned ? owned_part(first) : floats(first);
-      return [comm, data] { comm->all_reduce(data, data, false); };
-    }
+    case Kind::SumTied:
     case Kind::Reduce:
       break;
     default:
@@ -66,22 +105,8 @@ BoundAction bind_communication(const Program& program, const StepShape& shape, c
   if (first.role == Role::Slots)
     return
         [comm, slots = std::span(arena.get<double>(first), first.bytes / sizeof(double))] { comm->all_reduce(slots); };
-  const ReduceUses reduce = reduce_uses(rank, action);
-  const Buffer &source = rank.buffers[reduce.source], &sum = rank.buffers[reduce.sum];
-  const bool accumulate = reduce.accumulate;
-  if (program.groups[action.group].replicas == Replicas::AcrossGroups)
-    return
-        [comm, from = owned_part(source), to = owned_part(sum), accumulate] { comm->all_reduce(from, to, accumulate); };
-  const bool scatter = action.extent == Extent::Owned;
-  const std::span<float> from = floats(source), to = scatter ? owned_part(sum) : floats(sum);
-  if (reduce.wire == UINT32_MAX)
-    return [=] { scatter ? comm->reduce_scatter(from, to, accumulate) : comm->all_reduce(from, to, accumulate); };
-  const std::span<BFloat16> wire(arena.get<BFloat16>(rank.buffers[reduce.wire]), from.size());
-  return [=] {
-    kernels::convert(from.data(), wire.data(), static_cast<int64_t>(from.size()));
-    scatter ? comm->reduce_scatter(std::span<const BFloat16>(wire), to, accumulate)
-            : comm->all_reduce(std::span<const BFloat16>(wire), to, accumulate);
-  };
+  return is_exact(rank, action) ? bind_sum<int64_t>(program, shape, place, arena, action, comm)
+                                : bind_sum<float>(program, shape, place, arena, action, comm);
 }
 
 }  // namespace shardpipe

@@ -8,6 +8,7 @@
 #include "engine/bind_comm.h"
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/convert.h"
+#include "kernels/cpu/exact_squares.h"
 #include "kernels/cpu/optimizer.h"
 #include "model/blocks/blocks.h"
 #include "program/loss_scale.h"
@@ -22,6 +23,8 @@ struct Part {
   std::byte* data;
   Range range;  // of the group's elements, without padding
   float* floats() const { return reinterpret_cast<float*>(data); }
+  int64_t* integers() const { return reinterpret_cast<int64_t*>(data); }
+  int64_t count() const { return static_cast<int64_t>(range.size()); }
 };
 
 // dst = src rounded to `dtype`, one of 16 bits.
@@ -59,6 +62,10 @@ class CpuBinder {
         return [this, block = &block(action), v = views(action)] { block_backward_weight(*shape_.model, *block, v); };
       case Kind::SumTied:
         return sum_tied(action);
+      case Kind::AddExact:
+        return add_exact(action);
+      case Kind::Round:
+        return round(action);
       case Kind::GradientNorm:
         return gradient_norm(action);
       case Kind::Clip:
@@ -159,7 +166,9 @@ class CpuBinder {
   Part part(const Use& use, Extent extent) const {
     const Buffer& buffer = rank_.buffers[use.buffer];
     const bool parameters = buffer.role == Role::Parameters || buffer.role == Role::Shard;
-    const uint64_t element = parameters ? shape_.parameter_bytes() : sizeof(float);
+    const uint64_t element = parameters                           ? shape_.parameter_bytes()
+                             : buffer.role == Role::ExactGradient ? sizeof(int64_t)
+                                                                  : sizeof(float);
     const Shards cut = shape_.shards_of(buffer.index);
     auto* const data = arena_.get<std::byte>(buffer);
     if (extent == Extent::Whole) return {data, {0, cut.elements}};
@@ -181,12 +190,43 @@ class CpuBinder {
   BoundAction sum_tied(const Action& action) const {
     const UseRange uses = uses_of(rank_, action);
     const Part from = part(uses.begin()[0], action.extent), to = part(uses.begin()[1], action.extent);
+    if (is_exact(rank_, action))
+      return [to, from] {
+        const int64_t* const term = from.integers();
+        kernels::sum_in_order(&term, 1, to.integers(), to.count(), /*accumulate=*/true);
+      };
     return [to, from] { kernels::add(from.floats(), to.floats(), static_cast<int64_t>(to.range.size())); };
+  }
+
+  // Null where the loss is not scaled.
+  LossScale* loss_scale_of(const Action& action) const {
+    return uses_role(action, Role::LossScale) ? arena_.get<LossScale>(buffer_of(action, Role::LossScale)) : nullptr;
+  }
+  kernels::ExactForm exact_form(const LossScale* loss_scale) const {
+    return {exact_quantum_log2(loss_scale == nullptr ? LossScale{} : *loss_scale), shape_.contributions()};
+  }
+
+  BoundAction add_exact(const Action& action) const {
+    const Use &sum = use_of(action, Role::ExactGradient), &lost = use_of(action, Role::Overflows);
+    return [this, from = part(use_of(action, Role::Gradient), Extent::Whole), to = part(sum, Extent::Whole),
+            lost = arena_.get<int64_t>(rank_.buffers[lost.buffer]), first = lost.access == Access::Write,
+            accumulate = sum.access == Access::Add, loss_scale = loss_scale_of(action)] {
+      const int64_t count =
+          kernels::exact_add(exact_form(loss_scale), from.floats(), to.integers(), from.count(), accumulate);
+      *lost = (first ? 0 : *lost) + count;
+    };
+  }
+
+  BoundAction round(const Action& action) const {
+    return [this, from = part(use_of(action, Role::ExactGradient), action.extent),
+            to = part(use_of(action, Role::Gradient), action.extent), loss_scale = loss_scale_of(action)] {
+      kernels::exact_to_float(exact_form(loss_scale), from.integers(), to.floats(), to.count());
+    };
   }
 
   SlotShape slot_shape() const {
     return {shape_.model->groups.size(), static_cast<uint64_t>(shape_.layout.dp),
-            static_cast<uint64_t>(shape_.layout.micro_batches())};
+            static_cast<uint64_t>(shape_.layout.micro_batches()), shape_.layout.reproducible};
   }
 
   // Squares are taken slice by slice, a slice for each replica, even where a gradient is whole, so that they add up in
@@ -221,9 +261,18 @@ class CpuBinder {
       }
     }
     const bool first_rank = place_.pipeline_rank == 0 && place_.replica == 0;
-    return [out = arena_.get<double>(buffer), slots, squares, losses, first_rank, settings = &settings_] {
+    const int64_t* const lost =
+        uses_role(action, Role::Overflows) ? arena_.get<int64_t>(buffer_of(action, Role::Overflows)) : nullptr;
+    return [this, out = arena_.get<double>(buffer), slots, squares, losses, first_rank, lost,
+            loss_scale = loss_scale_of(action), settings = &settings_] {
       std::fill_n(out, slots.count(), 0.0);
-      for (const Square& square : squares) out[square.slot] = kernels::sum_of_squares(square.data, square.count);
+      for (const Square& square : squares)
+        if (slots.exact)
+          std::ranges::copy(kernels::exact_squares(exact_form(loss_scale), square.data, square.count),
+                            out + square.slot);
+        else
+          out[square.slot] = kernels::sum_of_squares(square.data, square.count);
+      if (lost != nullptr) out[slots.overflows()] = static_cast<double>(*lost);
       for (const auto& [loss, slot] : losses) {
         out[slot] = loss->loss;
         out[slot + 1] = loss->tokens;
@@ -233,24 +282,35 @@ class CpuBinder {
   }
 
   BoundAction clip(const Action& action) const {
-    LossScale* const loss_scale =
-        uses_role(action, Role::LossScale) ? arena_.get<LossScale>(buffer_of(action, Role::LossScale)) : nullptr;
+    LossScale* const loss_scale = loss_scale_of(action);
     const int64_t batch_tokens = shape_.layout.global_batch_size * shape_.micro_batch.sequence;
-    return [in = arena_.get<double>(buffer_of(action, Role::Slots)),
+    return [this, in = arena_.get<double>(buffer_of(action, Role::Slots)),
             out = arena_.get<StepScalars>(buffer_of(action, Role::Scalars)), slots = slot_shape(),
             settings = &settings_, loss_scale, batch_tokens] {
-      *out = combine(in, slots, settings->gradient_clip, loss_scale == nullptr ? LossScale{} : *loss_scale);
+      *out = combine(in, slots, exact_form(loss_scale), settings->gradient_clip,
+                     loss_scale == nullptr ? LossScale{} : *loss_scale);
       if (loss_scale != nullptr && out->tokens > 0)
         *loss_scale = next_loss_scale(*loss_scale, settings->loss_scale, out->skipped, batch_tokens);
     };
   }
 
-  static StepScalars combine(const double* slots, const SlotShape& shape, double gradient_clip,
-                             const LossScale& loss_scale) {
-    double squares = 0, loss = 0;
-    StepScalars scalars;
+  static double sum_of_squares(const double* slots, const SlotShape& shape, const kernels::ExactForm& form) {
+    double squares = 0;
+    kernels::SquareWords words{};
     for (uint64_t group = 0; group < shape.parameter_groups; ++group)
-      for (uint64_t shard = 0; shard < shape.replicas; ++shard) squares += slots[shape.square(group, shard)];
+      for (uint64_t shard = 0; shard < shape.replicas; ++shard)
+        if (const double* const slot = slots + shape.square(group, shard); shape.exact)
+          kernels::add_words(slot, words);
+        else
+          squares += *slot;
+    return shape.exact ? kernels::squares_of_words(form, words) : squares;
+  }
+
+  static StepScalars combine(const double* slots, const SlotShape& shape, const kernels::ExactForm& form,
+                             double gradient_clip, const LossScale& loss_scale) {
+    const double squares = sum_of_squares(slots, shape, form);
+    double loss = 0;
+    StepScalars scalars;
     for (uint64_t replica = 0; replica < shape.replicas; ++replica)
       for (uint64_t m = 0; m < shape.micro_batches; ++m) {
         loss += slots[shape.loss(replica, m)];
@@ -260,7 +320,8 @@ class CpuBinder {
     scalars.loss_scale = loss_scale.scale;
     if (scalars.tokens == 0) return scalars;  // nothing to learn from: loss, norm and scale are 0
     scalars.loss = loss / scalars.tokens;
-    scalars.skipped = !std::isfinite(squares);
+    scalars.out_of_range = shape.exact && slots[shape.overflows()] != 0;
+    scalars.skipped = scalars.out_of_range || !std::isfinite(squares);
     scalars.gradient_norm = scalars.skipped ? std::numeric_limits<double>::infinity()
                                             : std::sqrt(squares) / (scalars.tokens * loss_scale.factor);
     if (scalars.skipped) return scalars;

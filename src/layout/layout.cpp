@@ -241,6 +241,15 @@ void check_recompute(const Layout& layout, const Model& model, std::vector<std::
   }
 }
 
+// Sums that are exact leave nothing for a rounded term to be.
+void check_reproducible(const Layout& layout, std::vector<std::string>& problems) {
+  if (layout.reproducible && layout.reduce_dtype != DType::Float32)
+    problems.push_back(
+        fmt::format("--reduce-dtype {} beside --reproducible: found rounded terms, which depend on --dp and "
+                    "--reduce-every; allowed there: --reduce-dtype fp32",
+                    to_string(layout.reduce_dtype)));
+}
+
 // Pieces are numbered in 16 bits.
 void check_offload(const Layout& layout, const Model& model, std::vector<std::string>& problems) {
   uint64_t least = 1;
@@ -305,6 +314,7 @@ std::vector<std::string> problems_of(const Layout& layout, const Model& model) {
   check_replicate(layout, problems);
   problems.insert(problems.end(), of_schedule.begin(), of_schedule.end());
   check_batch(layout, problems);
+  check_reproducible(layout, problems);
   check_micro_batch_bytes(layout, model, problems);
   check_parameter_bytes(model, problems);
   check_stages(layout, model, chunks_are_known, problems);

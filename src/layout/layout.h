@@ -26,6 +26,7 @@ struct Layout {
   int64_t global_batch_size = 1;           // sequences a step, over all replicas
   ReduceEvery reduce_every = ReduceEvery::Step;
   DType reduce_dtype = DType::Float32;  // what replicas round their gradients to before they are summed, in fp32
+  bool reproducible = false;  // gradients are summed exactly, so that bits do not depend on who adds what, or when
   bool reshard_after_forward =
       true;  // ZeRO 3: gather again for the backward (true), or hold the gathered copy for the step
   std::vector<bool> reshard_of_ranks{};  // of each pipeline rank, where they differ

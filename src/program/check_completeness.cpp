@@ -1,7 +1,7 @@
 // The arithmetic of a step, whole (an evaluation, which has no backward at all, keeps the rules that remain): every
 // block runs forward and backward once for each micro-batch; a gradient adds up micro-batches in ascending order, is
-// reduced once it holds all of them (or each by itself), tied ones are summed; the norm counts each parameter once;
-// each parameter group is updated once wherever it lives, and whole again where it is kept whole.
+// reduced once it holds all of them (or each by itself), tied ones are summed, exact sums rounded; the norm counts each
+// parameter once; each parameter group is updated once wherever it lives, and whole again where it is kept whole.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,6 +29,7 @@ struct Counts {
   std::map<uint16_t, int> norms;                                                       // of a parameter group
   std::map<uint16_t, int> losses;                                                      // of a micro-batch
   std::set<uint16_t> tied;                                                             // parameter groups with two uses
+  std::optional<bool> exact;    // whether gradients are summed exactly: all, or none
   std::optional<bool> rounded;  // whether what replicas reduce is rounded before: of all gradients, or of none
 };
 
@@ -67,6 +68,12 @@ class RankRules {
           break;
         case Kind::SumTied:
           sum_tied(action);
+          break;
+        case Kind::AddExact:
+          add_exact(action);
+          break;
+        case Kind::Round:
+          round(action);
           break;
         case Kind::GradientNorm:
           norm(action);
@@ -128,10 +135,12 @@ class RankRules {
     for (const Use& use : uses_of(rank_, action)) {
       const Buffer& buffer = rank_.buffers[use.buffer];
       if (buffer.role != Role::Gradient) continue;
-      if (buffer.micro_batch == none)
+      if (buffer.micro_batch == none) {
+        in_one_form(false);
         add(use, action.micro_batch);
-      else if (buffer.micro_batch != action.micro_batch)
+      } else if (buffer.micro_batch != action.micro_batch) {
         finding("a backward writes the gradient of its own micro-batch");
+      }
     }
   }
 
@@ -145,6 +154,44 @@ class RankRules {
     ++state.micro_batches;
   }
 
+  void in_one_form(bool exact) {
+    if (!counts_.exact) counts_.exact = exact;
+    if (counts_.exact != exact) finding("gradients are summed exactly, all or none");
+  }
+  static bool is_sum(const Buffer& buffer) {
+    return (buffer.role == Role::Gradient || buffer.role == Role::ExactGradient) && buffer.micro_batch == none;
+  }
+
+  void add_exact(const Action& action) {
+    in_one_form(true);
+    if (slots_ != SlotsState::Empty) finding("gradients are added before the norm");
+    uint16_t use_number = none;  // of the gradient, and of the sum
+    for (const Use& use : uses_of(rank_, action)) {
+      const Buffer& buffer = rank_.buffers[use.buffer];
+      if (is_sum(buffer)) add(use, action.micro_batch);
+      if (buffer.role == Role::Gradient && !added_.insert(use.buffer).second)
+        finding("a gradient is added to an exact sum once");
+      if (buffer.role == Role::Gradient || buffer.role == Role::ExactGradient) {
+        if (use_number != none && use_number != buffer.copy) finding("each use of a group has an exact sum of its own");
+        use_number = buffer.copy;
+      }
+      if (buffer.role != Role::Overflows) continue;
+      if ((use.access == Access::Write) == counts_lost_)
+        finding("what is out of range is counted over all of a step, the first count overwriting");
+      counts_lost_ = true;
+    }
+  }
+
+  void round(const Action& action) {
+    in_one_form(true);
+    same_extent(action);
+    for (const Use& use : uses_of(rank_, action)) {
+      const Buffer& buffer = rank_.buffers[use.buffer];
+      if (buffer.role == Role::ExactGradient) summed(use.buffer);
+      if (buffer.role == Role::Gradient && !rounded_.insert(use.buffer).second) finding("an exact sum is rounded once");
+    }
+  }
+
   void reduce(const Action& action) {
     if (action.index == none) {
       if (slots_ != SlotsState::Written) finding("the slots are summed once, after the norm");
@@ -152,14 +199,17 @@ class RankRules {
       return;
     }
     same_extent(action);
+    in_one_form(is_exact(rank_, action));
     const bool across = program_.groups[action.group].replicas == Replicas::AcrossGroups;
+    if (has_copies_ && program_.groups[action.group].replicas == Replicas::All)
+      finding("shard groups are summed each before all of them");
     const bool rounded = reduce_uses(rank_, action).wire != UINT32_MAX;
     if (!across && !counts_.rounded) counts_.rounded = rounded;
     if (rounded != (!across && counts_.rounded.value_or(false)))
       finding("gradients are reduced in one type, sums of shard groups in fp32");
     for (const Use& use : uses_of(rank_, action)) {
       const Buffer& buffer = rank_.buffers[use.buffer];
-      if (buffer.role != Role::Gradient || buffer.micro_batch != none) continue;
+      if (!is_sum(buffer)) continue;
       GradientState& state = gradients_[use.buffer];
       if (action.micro_batch == none) {
         if (state.micro_batches != counts_.micro_batches) finding("a gradient is reduced when it is complete");
@@ -175,6 +225,7 @@ class RankRules {
 
   void sum_tied(const Action& action) {
     same_extent(action);
+    in_one_form(is_exact(rank_, action));
     for (const Use& use : uses_of(rank_, action)) {
       if (!complete(use.buffer)) finding("tied gradients are summed when they are complete and reduced");
       if (use.access == Access::Read) continue;
@@ -200,13 +251,16 @@ class RankRules {
     same_extent(action);
     if (slots_ != SlotsState::Empty) finding("each rank takes its norm once, before the slots are summed");
     slots_ = SlotsState::Written;
+    bool reads_lost = false;
     for (const Use& use : uses_of(rank_, action)) {
       const Buffer& buffer = rank_.buffers[use.buffer];
+      reads_lost = reads_lost || buffer.role == Role::Overflows;
       if (buffer.role == Role::Loss) ++counts_.losses[buffer.micro_batch];
       if (buffer.role != Role::Gradient) continue;
       ++counts_.norms[buffer.index];
       ready(use.buffer);
     }
+    if (reads_lost != counts_lost_) finding("the norm reads how much was out of range");
   }
 
   void optimizer_step(const Action& action) {
@@ -228,6 +282,12 @@ class RankRules {
     return state.reduced && (state.across || !has_copies_) && state.micro_batches == counts_.micro_batches;
   }
   void ready(uint32_t buffer) {
+    if (!counts_.exact.value_or(false))
+      summed(buffer);
+    else if (!rounded_.contains(buffer))
+      finding("the optimizer reads exact sums that are rounded");
+  }
+  void summed(uint32_t buffer) {
     if (!complete(buffer)) finding("the optimizer reads gradients that are complete and reduced");
     if (counts_.tied.contains(rank_.buffers[buffer].index) && !gradients_[buffer].summed)
       finding("the optimizer reads tied gradients that are summed");
@@ -242,8 +302,9 @@ class RankRules {
   std::map<uint32_t, GradientState> gradients_;
   std::map<uint16_t, int> updated_;  // how many pieces of a parameter group; 1 where it has none
   std::set<uint16_t> stale_;
+  std::set<uint32_t> added_, rounded_;  // gradients: of micro-batches to exact sums, from them
   enum class SlotsState { Empty, Written, Summed } slots_ = SlotsState::Empty;
-  bool clipped_ = false, extent_known_ = false, has_copies_ = false;
+  bool clipped_ = false, extent_known_ = false, has_copies_ = false, counts_lost_ = false;
   Extent extent_ = Extent::Whole;
 };
 

@@ -36,8 +36,8 @@ constexpr auto write = {Access::Write};
 constexpr auto add = {Access::Add};
 constexpr auto write_or_add = {Access::Write, Access::Add};
 
-// last_block: the head, whose output is the loss.
-std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
+// last_block: the head, whose output is the loss. gradient: the role of what the action sums, if it does.
+std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block, Role gradient) {
   const uint16_t i = action.index, m = action.micro_batch;
   const auto next = static_cast<uint16_t>(i + 1);
   const int has_input = i > 0 ? 1 : 0, has_output = i < last_block ? 1 : 0;
@@ -144,26 +144,38 @@ std::vector<Allowed> allowed_uses(const Action& action, uint16_t last_block) {
     case Kind::Reduce:
       if (i == none) return {{.role = Role::Slots, .accesses = add}};
       if (m == none)
-        return {{.role = Role::Gradient, .accesses = add, .index = i},
+        return {{.role = gradient, .accesses = add, .index = i},
                 {.role = Role::WireGradient, .accesses = write, .index = i, .least = 0}};
       // Of a micro-batch's gradient into the sum; with copies of shard groups, into a part of it, and from there.
-      return {{.role = Role::Gradient, .accesses = read, .index = i, .micro_batch = m, .least = 0},
+      return {{.role = gradient, .accesses = read, .index = i, .micro_batch = m, .least = 0},
               {.role = Role::WireGradient, .accesses = write, .index = i, .micro_batch = m, .least = 0},
               {.role = Role::PartialGradient,
                .accesses = {Access::Read, Access::Write},
                .index = i,
                .micro_batch = m,
                .least = 0},
-              {.role = Role::Gradient, .accesses = write_or_add, .index = i, .least = 0}};
+              {.role = gradient, .accesses = write_or_add, .index = i, .least = 0}};
     case Kind::SumTied:  // with the other rank, or of two gradients here
-      return {{.role = Role::Gradient, .accesses = add, .index = i},
-              {.role = Role::Gradient,
+      return {{.role = gradient, .accesses = add, .index = i},
+              {.role = gradient,
                .accesses = read,
                .index = i,
                .least = action.group == none ? 1 : 0,
                .most = action.group == none ? 1 : 0}};
+    case Kind::AddExact:  // to the sum of the step, or to that of a micro-batch
+      return {{.role = Role::Gradient, .accesses = read, .index = i, .micro_batch = m},
+              {.role = Role::LossScale, .accesses = read, .least = 0},
+              {.role = Role::ExactGradient, .accesses = write_or_add, .index = i, .least = 0},
+              {.role = Role::ExactGradient, .accesses = write, .index = i, .micro_batch = m, .least = 0},
+              {.role = Role::Overflows, .accesses = write_or_add}};
+    case Kind::Round:
+      return {{.role = Role::ExactGradient, .accesses = read, .index = i},
+              {.role = Role::LossScale, .accesses = read, .least = 0},
+              {.role = Role::Gradient, .accesses = write, .index = i}};
     case Kind::GradientNorm:
       return {{.role = Role::Slots, .accesses = write},
+              {.role = Role::Overflows, .accesses = read, .least = 0},
+              {.role = Role::LossScale, .accesses = read, .least = 0},
               {.role = Role::Gradient, .accesses = read, .least = 0, .most = any_number, .any_index = true},
               {.role = Role::Loss, .accesses = read, .least = 0, .most = any_number, .any_micro_batch = true}};
     case Kind::Clip:
@@ -199,6 +211,8 @@ void check_sizes(const Program& program, size_t r, std::vector<Finding>& finding
   const auto must_be_whole = [](const Buffer& buffer) {
     return buffer.role == Role::Parameters || (buffer.role == Role::Gradient && buffer.micro_batch != none);
   };
+  const bool exact =
+      std::ranges::any_of(buffers, [](const Buffer& buffer) { return buffer.role == Role::ExactGradient; });
   for (const Buffer& buffer : buffers)
     if (must_be_whole(buffer)) whole.try_emplace(key(buffer), buffer.bytes);
   std::map<uint16_t, uint64_t> stored_masters;
@@ -208,12 +222,14 @@ void check_sizes(const Program& program, size_t r, std::vector<Finding>& finding
     if (buffer.role == Role::Master && stored_masters.contains(buffer.index))
       buffer.bytes = stored_masters[buffer.index];  // all its pieces
     const bool wire = buffer.role == Role::WireGradient;
-    if (!is_parameters(buffer.role) && !is_fp32(buffer.role) && !wire) continue;
+    const bool integers = buffer.role == Role::ExactGradient || (exact && buffer.role == Role::PartialGradient);
+    if (!is_parameters(buffer.role) && !is_fp32(buffer.role) && !wire && !integers) continue;
     if (!whole.contains(key(buffer))) continue;
-    const uint64_t bytes = whole[key(buffer)];
-    const bool fits = wire                    ? 2 * buffer.bytes == bytes
-                      : must_be_whole(buffer) ? buffer.bytes == bytes
-                                              : buffer.bytes > 0 && bytes % buffer.bytes == 0;
+    const uint64_t bytes = (integers ? 2 : 1) * whole[key(buffer)];  // of a whole array of its elements
+    const bool is_whole = must_be_whole(buffer) || (buffer.role == Role::ExactGradient && buffer.micro_batch != none);
+    const bool fits = wire       ? 2 * buffer.bytes == bytes
+                      : is_whole ? buffer.bytes == bytes
+                                 : buffer.bytes > 0 && bytes % buffer.bytes == 0;
     if (!fits)
       findings.push_back(
           {"arrays of one parameter group are whole or a shard",
@@ -236,7 +252,8 @@ void check_meaning(const Program& program, std::vector<Finding>& findings) {
     for (size_t a = 0; a < rank.actions.size(); ++a) {
       const Action& action = rank.actions[a];
       if (action.kind == Kind::Fetch || action.kind == Kind::Offload) continue;
-      const std::vector<Allowed> allowed = allowed_uses(action, last_block);
+      const Role gradient = is_exact(rank, action) ? Role::ExactGradient : Role::Gradient;
+      const std::vector<Allowed> allowed = allowed_uses(action, last_block, gradient);
       std::vector<int> counts(allowed.size(), 0);
       std::set<uint16_t> parameters, gradients;
       bool told = false;

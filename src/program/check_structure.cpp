@@ -46,9 +46,11 @@ void check_structure(const Program& program, std::vector<Finding>& findings) {
               {"a wait is for an earlier action on another lane", fmt::format("{}, wait for {}", here(), wait)});
       }
       const bool of_block = is_compute(action.kind) || action.kind == Kind::Send || action.kind == Kind::Receive;
-      const bool of_group =
-          action.kind == Kind::Unshard || action.kind == Kind::SumTied || action.kind == Kind::OptimizerStep;
-      if ((of_block && (action.index == none || action.micro_batch == none)) || (of_group && action.index == none))
+      const bool of_group = action.kind == Kind::Unshard || action.kind == Kind::SumTied ||
+                            action.kind == Kind::AddExact || action.kind == Kind::Round ||
+                            action.kind == Kind::OptimizerStep;
+      const bool of_micro_batch = of_block || action.kind == Kind::AddExact;
+      if (((of_block || of_group) && action.index == none) || (of_micro_batch && action.micro_batch == none))
         findings.push_back({"an action names its block and micro-batch, or its parameter group", here()});
       if ((action.kind == Kind::Fetch) != (action.lane == Lane::Fetch) ||
           (action.kind == Kind::Offload) != (action.lane == Lane::Offload))

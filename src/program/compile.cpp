@@ -64,7 +64,8 @@ std::span<const CompilerPass> passes() {
   static constexpr std::array table{
       CompilerPass{"blocks", pass_blocks},       CompilerPass{"transfers", pass_transfers},
       CompilerPass{"recompute", pass_recompute}, CompilerPass{"gather", pass_gather},
-      CompilerPass{"reduce", pass_reduce},       CompilerPass{"tied", pass_tied},
+      CompilerPass{"exact", pass_exact},         CompilerPass{"reduce", pass_reduce},
+      CompilerPass{"tied", pass_tied},           CompilerPass{"round", pass_round},
       CompilerPass{"optimizer", pass_optimizer}, CompilerPass{"offload", pass_offload},
       CompilerPass{"prefetch", pass_prefetch},   CompilerPass{"place_buffers", pass_place_buffers},
       CompilerPass{"order", pass_order},

@@ -31,6 +31,9 @@ struct StepShape {
   uint16_t blocks() const { return static_cast<uint16_t>(model->blocks.size()); }
   uint64_t parameter_bytes() const { return bytes_of(micro_batch.dtype); }  // of one, as blocks read it
   bool has_masters() const { return micro_batch.dtype != DType::Float32; }
+  uint64_t gradient_bytes() const { return layout.reproducible ? sizeof(int64_t) : sizeof(float); }  // as summed
+  // What is added up in one element of a gradient, at most.
+  int64_t contributions() const { return layout.micro_batches() * layout.dp * (model->config.tied_embeddings ? 2 : 1); }
   bool scales_loss() const { return micro_batch.dtype == DType::Float16; }
   Shards shards_of(uint16_t group) const {
     return shards(model->groups[group].elements, layout.shard_group(), layout.replicate);
@@ -64,8 +67,10 @@ Program pass_blocks(Program, const StepShape&);
 Program pass_transfers(Program, const StepShape&);
 Program pass_recompute(Program, const StepShape&);
 Program pass_gather(Program, const StepShape&);
+Program pass_exact(Program, const StepShape&);
 Program pass_reduce(Program, const StepShape&);
 Program pass_tied(Program, const StepShape&);
+Program pass_round(Program, const StepShape&);
 Program pass_optimizer(Program, const StepShape&);
 Program pass_offload(Program, const StepShape&);
 Program pass_prefetch(Program, const StepShape&);

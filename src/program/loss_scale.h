@@ -36,6 +36,10 @@ inline LossScale with_scale(LossScale state, double scale, int64_t batch_tokens)
   state.factor = static_cast<float>(std::ldexp(scale, -exponent));
   return state;
 }
+// Exact sums (kernels/cpu/exact_sum.h) of gradients that carry a scale count in as much larger quanta.
+inline int exact_quantum_log2(const LossScale& state) {
+  return std::clamp(std::ilogb(std::max(state.factor, 0x1p-100f)) - 30, -126, 64);
+}
 inline LossScale initial_loss_scale(const LossScaleSettings& settings, int64_t batch_tokens) {
   LossScale state;
   state.hysteresis_left = settings.hysteresis;

@@ -29,6 +29,7 @@ uint64_t& counter(RankMemory& memory, const Buffer& buffer) {
     case Role::WireGradient:
       return memory.micro_batch_gradients;
     case Role::Gradient:
+    case Role::ExactGradient:
       return buffer.micro_batch == none ? memory.gradients : memory.micro_batch_gradients;
     case Role::OptimizerState:
     case Role::Master:
@@ -37,6 +38,7 @@ uint64_t& counter(RankMemory& memory, const Buffer& buffer) {
     case Role::Slots:
     case Role::Scalars:
     case Role::LossScale:
+    case Role::Overflows:
       return memory.scalars;
   }
   return memory.scalars;
@@ -90,6 +92,8 @@ RankPadding padding(const RankProgram& rank, const Model& model, uint64_t dp, ui
     const uint64_t real = whole ? cut.elements : owned(cut, replica % ranks).size();
     counter += buffer.bytes / held * (held - real);  // bytes / held: of one element, in all optimizer states together
   };
+  const bool exact = std::ranges::any_of(rank.buffers, [](const Buffer& b) { return b.role == Role::ExactGradient; });
+  const Role accumulator = exact ? Role::ExactGradient : Role::Gradient;
   for (const Buffer& buffer : rank.buffers) {
     if (buffer.stored) continue;
     if (buffer.role == Role::Parameters && buffer.resident) add(sum.parameters, buffer, true);
@@ -98,9 +102,9 @@ RankPadding padding(const RankProgram& rank, const Model& model, uint64_t dp, ui
       const Shards cut = shards(model.groups[buffer.index].elements, ranks, replicate);
       add(sum.optimizer, buffer, buffer.bytes == cut.padded_elements() * sizeof(float));
     }
-    if (buffer.role == Role::Gradient && buffer.micro_batch == none) {
+    if (buffer.role == accumulator && buffer.micro_batch == none) {
       const Shards cut = shards(model.groups[buffer.index].elements, ranks, replicate);
-      add(sum.gradients, buffer, buffer.bytes == cut.padded_elements() * sizeof(float));
+      add(sum.gradients, buffer, buffer.bytes == cut.padded_elements() * (exact ? sizeof(int64_t) : sizeof(float)));
     }
   }
   for (const Action& action : rank.actions)

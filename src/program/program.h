@@ -19,6 +19,8 @@ enum class Kind : uint8_t {
   Unshard,         // all-gather a parameter group
   Reduce,          // all-reduce (extent Whole) or reduce-scatter (extent Owned) a gradient; all-reduce the slots
   SumTied,       // add the gradients of a tied parameter's two uses: over the group, or here when both are on this rank
+  AddExact,      // round a gradient of one micro-batch to integers, and add them to an exact sum
+  Round,         // an exact sum -> the gradient
   GradientNorm,  // squares of the gradients, and the losses -> this rank's slots
   Clip,          // all slots -> loss, norm, clip factor
   OptimizerStep,  // of one parameter group, or a piece of it
@@ -60,12 +62,14 @@ enum class Role : uint8_t {
   Master,              // fp32 of a parameter group, or this rank's part, where Parameters or Shard are of 16 bits
   PartialGradient,     // Gradient of one micro-batch, summed over a shard group
   Gradient,            // of a parameter group by one `use` of it; with a micro-batch: of that alone, else accumulated
+  ExactGradient,       // sums of Gradients in int64: see kernels/cpu/exact_sum.h; of one micro-batch, or of the step
   WireGradient,        // a Gradient rounded to 16 bits, as it crosses the replicas
   OptimizerState,      //
   Loss,                // LossSlot of a micro-batch
   Slots,               // doubles: see slots.h
   Scalars,             // StepScalars: see slots.h
   LossScale,           // of fp16: see loss_scale.h
+  Overflows,           // int64: how many elements of this rank's gradients no exact sum could take
 };
 
 enum class Access : uint8_t { Read, Write, Add };  // Add reads too. There is no Free: a buffer ends at its last use
@@ -156,6 +160,13 @@ struct UseRange {
 };
 inline UseRange uses_of(const RankProgram& rank, const Action& action) {
   return {rank.begin_uses(action), rank.end_uses(action)};
+}
+
+// Whether an action sums gradients in int64.
+inline bool is_exact(const RankProgram& rank, const Action& action) {
+  for (const Use& use : uses_of(rank, action))
+    if (rank.buffers[use.buffer].role == Role::ExactGradient) return true;
+  return false;
 }
 
 // Of a Reduce of gradients: `source`, sent as `wire` where it is rounded, is summed into `sum`, which is the source

@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::array<std::string_view, lane_count> lane_names{"compute", "send-fwd", "recv-fwd", "send-bwd", "recv-bwd",
                                                               "gather",  "reduce",   "fetch",    "offload"};
-constexpr std::array<std::string_view, 19> role_names{
-    "tokens",          "targets",    "activation", "saved",   "recomputed",       "between",  "activation-gradient",
-    "workspace",       "parameters", "shard",      "master",  "partial-gradient", "gradient", "wire-gradient",
-    "optimizer-state", "loss",       "slots",      "scalars", "loss-scale"};
-constexpr std::array<std::string_view, 15> kind_names{"F",
+constexpr std::array<std::string_view, 21> role_names{
+    "tokens",        "targets",         "activation", "saved",  "recomputed",       "between",    "activation-gradient",
+    "workspace",     "parameters",      "shard",      "master", "partial-gradient", "gradient",   "exact-gradient",
+    "wire-gradient", "optimizer-state", "loss",       "slots",  "scalars",          "loss-scale", "overflows"};
+constexpr std::array<std::string_view, 17> kind_names{"F",
                                                       "R",
                                                       "B",
                                                       "I",
@@ -25,6 +25,8 @@ constexpr std::array<std::string_view, 15> kind_names{"F",
                                                       "unshard",
                                                       "reduce",
                                                       "sum-tied",
+                                                      "add-exact",
+                                                      "round",
                                                       "gradient-norm",
                                                       "clip",
                                                       "optimizer-step",

@@ -8,10 +8,10 @@ namespace shardpipe {
 
 namespace {
 
-uint64_t whole_gradient_bytes(const RankProgram& rank, uint16_t parameter_group) {
+uint64_t whole_gradient_bytes(const RankProgram& rank, uint16_t parameter_group, Role role) {
   uint64_t bytes = 0;
   for (const Buffer& buffer : rank.buffers)
-    if (buffer.role == Role::Gradient && buffer.index == parameter_group) bytes = std::max(bytes, buffer.bytes);
+    if (buffer.role == role && buffer.index == parameter_group) bytes = std::max(bytes, buffer.bytes);
   return bytes;
 }
 
@@ -37,10 +37,12 @@ uint64_t sent_bytes(const Program& program, uint16_t pipeline_rank, const Action
   uint64_t bytes = 0;  // of the whole array: the largest buffer, where a shard of it is the other
   for (const Use& use : uses_of(rank, action)) bytes = std::max(bytes, rank.buffers[use.buffer].bytes);
   const uint64_t shard_group = dp / replicate;
-  const uint64_t owned_bytes =
-      action.index != none && bytes == whole_gradient_bytes(rank, action.index) ? bytes / shard_group : bytes;
+  const bool exact = is_exact(rank, action);
+  const uint64_t element = exact ? sizeof(int64_t) : sizeof(float);
+  const uint64_t whole_bytes = whole_gradient_bytes(rank, action.index, exact ? Role::ExactGradient : Role::Gradient);
+  const uint64_t owned_bytes = action.index != none && bytes == whole_bytes ? bytes / shard_group : bytes;
   const bool slots = action.kind == Kind::Reduce && action.index == none;
-  const uint64_t once = collective_bytes(bytes, ranks, slots ? sizeof(double) : sizeof(float));
+  const uint64_t once = collective_bytes(bytes, ranks, slots ? sizeof(double) : element);
   const bool rounded = action.kind == Kind::Reduce && reduce_uses(rank, action).wire != UINT32_MAX;
   const uint64_t scattered = rounded ? once / 2 : once;  // what is summed; its sums are fp32
   switch (action.kind) {
@@ -50,12 +52,12 @@ uint64_t sent_bytes(const Program& program, uint16_t pipeline_rank, const Action
       return bytes / ranks * (ranks - 1);  // padded, in whatever type
     case Kind::Reduce:
       // Scattered; or reduced, of a whole array or across groups of this rank's part alone.
-      if (group.replicas == Replicas::AcrossGroups) return 2 * collective_bytes(owned_bytes, ranks, sizeof(float));
+      if (group.replicas == Replicas::AcrossGroups) return 2 * collective_bytes(owned_bytes, ranks, element);
       return action.extent == Extent::Owned ? scattered : scattered + once;
     case Kind::SumTied:
       // A whole array of which only this replica's part is summed, or a shard that is summed whole.
       if (action.extent == Extent::Owned) bytes = owned_bytes;
-      return 2 * collective_bytes(bytes, ranks, sizeof(float));
+      return 2 * collective_bytes(bytes, ranks, element);
     default:
       return 0;
   }

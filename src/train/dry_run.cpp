@@ -140,7 +140,8 @@ void dry_run(const RunConfig& config) {
              layout.replicate == 1 ? "" : fmt::format(" ({} copies of {})", layout.replicate, layout.shard_group()),
              layout.zero_text(), layout.schedule, to_string(layout.precision),
              (layout.recompute == "none" ? "" : ", recompute " + layout.recompute) +
-                 (layout.offload == "none" ? "" : ", offload " + layout.offload),
+                 (layout.offload == "none" ? "" : ", offload " + layout.offload) +
+                 (layout.reproducible ? ", reproducible" : ""),
              counted(layout.micro_batches(), "micro-batch", "es"), layout.micro_batch_size, config.model.seq_len);
   print_table("What each rank holds: elements of its blocks, peak bytes of each kind, bytes that are allocated", kept);
   print_table("What else it holds for a while, in the same arena", passing);

@@ -39,6 +39,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/activation.h"
+#include "kernels/cpu/exact_squares.h"
 #include "kernels/cpu/optimizer.h"
 #include "layout/layout.h"
 #include "model/blocks/blocks.h"
@@ -91,8 +92,8 @@ struct PlainStep {
 };
 
 struct PlainLoop {
-  // Of the layout only dp, micro_batch_size, global_batch_size, precision, reduce_every and reduce_dtype matter. Starts
-  // from the seed's initial values.
+  // Of the layout only dp, micro_batch_size, global_batch_size, precision, reduce_every, reduce_dtype and reproducible
+  // matter. Starts from the seed's initial values.
   PlainLoop(const ModelConfig& config, const Layout& plain_layout, const OptimizerConfig& optimizer_config,
             uint64_t seed)
       : model(make_model(config)),
@@ -130,7 +131,25 @@ struct PlainLoop {
 
     std::vector<LossSlot> losses(dp * micro_batches);
     UseGradients reduced = zeros();
-    if (layout.reduce_every == ReduceEvery::Step) {
+    int64_t lost = 0;  // elements that were out of the range of exact sums
+    if (layout.reproducible) {
+      // The last first, and both uses of a tied group in one sum: no order may matter.
+      ExactSums sums = exact_zeros();
+      UseGradients own = zeros();
+      for (size_t i = micro_batches; i-- > 0;)
+        for (size_t r = dp; r-- > 0;) {
+          losses[r * micro_batches + i] = micro_batch_gradients(shape, rows(tokens, r, i), rows(targets, r, i), own,
+                                                                /*accumulate=*/false, r, i);
+          for (size_t u = 0; record && u < uses.size(); ++u)
+            record(name(PlainKind::OwnGradient, i, group_of(uses[u]), use_number(u), r), own[u]);
+          for (size_t u = 0; u < uses.size(); ++u)
+            lost += kernels::exact_add(exact_form(), own[u].data(), sums[group_of(uses[u])].data(),
+                                       static_cast<int64_t>(own[u].size()), /*accumulate=*/true);
+        }
+      for (size_t g = 0; g < sums.size(); ++g)
+        kernels::exact_to_float(exact_form(), sums[g].data(), gradients[g].data(),
+                                static_cast<int64_t>(sums[g].size()));
+    } else if (layout.reduce_every == ReduceEvery::Step) {
       std::vector<UseGradients> of_replica(dp, zeros());
       for (size_t r = 0; r < dp; ++r) {
         for (size_t i = 0; i < micro_batches; ++i) {
@@ -151,7 +170,7 @@ struct PlainLoop {
         sum_replicas(of_replica, reduced, /*accumulate=*/i > 0);
       }
     }
-    sum_uses(reduced);
+    if (!layout.reproducible) sum_uses(reduced);
     record_shards(PlainKind::Gradient, gradients);
 
     PlainStep result{.loss_scale = loss_scale.scale};
@@ -166,7 +185,7 @@ struct PlainLoop {
     }
     result.loss /= result.tokens;
     const double squares = sum_of_squares(), factor_of_loss = loss_scale.factor;
-    result.skipped = !std::isfinite(squares);
+    result.skipped = lost > 0 || !std::isfinite(squares);
     result.gradient_norm = result.skipped ? std::numeric_limits<double>::infinity()
                                           : std::sqrt(squares) / (result.tokens * factor_of_loss);
     if (scales) loss_scale = next_loss_scale(loss_scale, loss_scale_settings, result.skipped, batch_tokens);
@@ -339,7 +358,26 @@ struct PlainLoop {
     }
   }
 
+  using ExactSums = std::vector<std::vector<int64_t>>;  // by group
+  ExactSums exact_zeros() const {
+    ExactSums all;
+    for (const ParameterGroup& group : model.groups) all.emplace_back(group.elements);
+    return all;
+  }
+  kernels::ExactForm exact_form() const {
+    return {
+        .quantum_log2 = exact_quantum_log2(loss_scale),
+        .contributions = layout.global_batch_size / layout.micro_batch_size * (model.config.tied_embeddings ? 2 : 1)};
+  }
+
   double sum_of_squares() const {
+    if (layout.reproducible) {
+      kernels::SquareWords words{};
+      for (const std::vector<float>& gradient : gradients)
+        kernels::add_words(
+            kernels::exact_squares(exact_form(), gradient.data(), static_cast<int64_t>(gradient.size())).data(), words);
+      return kernels::squares_of_words(exact_form(), words);
+    }
     double squares = 0;
     for (const std::vector<float>& gradient : gradients) {
       const Shards cut = shards(gradient.size(), static_cast<uint64_t>(layout.dp));

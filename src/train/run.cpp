@@ -159,6 +159,7 @@ nlohmann::ordered_json layout_json(const StepShape& shape) {
           {"micro_batches", layout.micro_batches()},
           {"reduce_every", layout.reduce_every == ReduceEvery::Micro ? "micro" : "step"},
           {"reduce_dtype", to_string(layout.reduce_dtype)},
+          {"reproducible", layout.reproducible},
           {"reshard_after_forward", reshard_json(layout)},
           {"precision", to_string(layout.precision)},
           {"recompute", layout.recompute},

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/cross_entropy.h"
+#include "kernels/cpu/exact_sum.h"
 #include "train/digest.h"
 
 namespace shardpipe {
@@ -32,6 +33,7 @@ class RankLoop {
         inputs_(inputs),
         hooks_(hooks),
         rank_(step, world, world_rank, hooks.observer ? hooks.observer(world_rank) : nullptr, offload_folder(config)),
+        contributions_(step.shape.contributions()),
         unread_(static_cast<size_t>(config.model.seq_len)) {}
 
   // `result` is rank 0's alone.
@@ -109,6 +111,9 @@ class RankLoop {
       where = fmt::format("; the first value that is not finite is in {} {}, micro-batch {}, on rank {}",
                           first->backward ? "what the backward gives of" : "the output of",
                           rank_.model().blocks[first->block].name, first->micro_batch, first->world_rank);
+    else if (scalars.out_of_range)
+      where = fmt::format("; what one micro-batch gives to a gradient was outside ±2^{}, the range of --reproducible",
+                          kernels::exact_range_log2({.contributions = contributions_}));
     throw std::runtime_error(fmt::format(
         "step {}: loss {}, gradient norm {}{}{}. What helps: {}a lower --lr, a longer --warmup-steps, --grad-clip 1; "
         "--on-nan continue skips such steps",
@@ -166,6 +171,7 @@ class RankLoop {
   const TrainInputs& inputs_;
   const TrainHooks& hooks_;
   Rank rank_;
+  const int64_t contributions_;       // to one element of a gradient
   int64_t updates_ = 0;               // steps that were not skipped
   int64_t overflows_at_the_end_ = 0;  // steps in a row whose gradients overflowed at the smallest loss scale
   std::vector<int32_t> unread_;  // where a stage that needs the tokens alone puts the targets, and the other way round

@@ -153,6 +153,7 @@ RunConfig random_config(std::mt19937_64& random) {
   if (layout.highest_zero() > 0 && layout.dp % 2 == 0) layout.replicate = layout.dp / 2;
   layout.precision = static_cast<DType>(from(0, 2));
   layout.reduce_dtype = static_cast<DType>(from(0, 1));
+  layout.reproducible = layout.reduce_dtype == DType::Float32 && from(0, 1) == 1;
   layout.recompute = std::vector<std::string>{"none", "full", "selective", "every:1", "blocks:0,1-2"}[from(0, 4)];
   layout.schedule = schedule_names()[from(0, std::ssize(schedule_names()) - 1)];
   layout.micro_batch_size = from(1, 9);

@@ -118,6 +118,35 @@ TEST_P(Collectives, RoundedTermsAreSummedInFp32) {
   });
 }
 
+// Integers of all 64 bits: a detour over a double would lose some.
+TEST_P(Collectives, SumsOfIntegersAreExact) {
+  with_group(GetParam(), [](Communicator& group) {
+    const auto value = [](size_t rank, size_t i) {
+      return (static_cast<int64_t>(i * 7919 + rank * 104'729) << 40) + static_cast<int64_t>(i + 3 * rank) - 5;
+    };
+    for (const size_t count : sizes) {
+      const auto ranks = static_cast<size_t>(group.size()), own = static_cast<size_t>(group.rank());
+      std::vector<int64_t> mine(count * ranks), sum(count * ranks, 0), all(count * ranks, -1), shard(count, 11);
+      for (size_t i = 0; i < mine.size(); ++i) {
+        mine[i] = value(own, i);
+        for (size_t rank = 0; rank < ranks; ++rank) sum[i] += value(rank, i);
+      }
+      std::vector<int64_t> expected(sum.begin() + static_cast<ptrdiff_t>(own * count),
+                                    sum.begin() + static_cast<ptrdiff_t>((own + 1) * count));
+      for (int64_t& element : expected) element += 11;
+      const WireBytes before = group.wire_bytes();
+      group.reduce_scatter(std::span<const int64_t>(mine), shard, true);
+      EXPECT_EQ(shard, expected);
+      EXPECT_EQ(group.wire_bytes().reduce_scatter - before.reduce_scatter, 8 * count * (ranks - 1));
+      group.all_reduce(std::span<const int64_t>(mine), std::span<int64_t>(all), false);
+      EXPECT_EQ(all, sum);
+      EXPECT_EQ(group.wire_bytes().all_reduce - before.all_reduce, 16 * count * (ranks - 1));
+      group.all_reduce(std::span<const int64_t>(mine), std::span<int64_t>(mine), false);
+      EXPECT_EQ(mine, sum) << "in place";
+    }
+  });
+}
+
 TEST_P(Collectives, AllReduceSumsInRankOrder) {
   with_group(GetParam(), [](Communicator& group) {
     for (const size_t count : sizes) {

@@ -98,6 +98,7 @@ inline std::string describe(const RunConfig& config) {
   if (layout.replicate > 1) text += fmt::format(" in {} copies", layout.replicate);
   if (layout.precision != DType::Float32) text += fmt::format(" {}", to_string(layout.precision));
   if (layout.reduce_dtype != DType::Float32) text += fmt::format(", reduced in {}", to_string(layout.reduce_dtype));
+  if (layout.reproducible) text += ", reproducible";
   for (size_t rank = 0; rank < static_cast<size_t>(layout.pp); ++rank)
     if (!layout.reshards(rank)) text += fmt::format(", rank {} not resharded after forward", rank);
   if (layout.recompute != "none") text += ", recompute " + layout.recompute;

@@ -38,6 +38,7 @@ class Draw {
     layout.precision = of({DType::Float32, DType::BFloat16, DType::Float16});
     layout.recompute = of<const char*>({"none", "full", "selective", "every:2", "every:3", "blocks:0,2-3,5"});
     layout.reduce_dtype = of({DType::Float32, DType::Float32, DType::BFloat16});
+    layout.reproducible = layout.reduce_dtype == DType::Float32 && of({true, false, false});
     layout.reshard_after_forward = of({true, false});
     if (of({0, 1, 2}) == 0)
       for (int64_t rank = 0; rank < layout.pp; ++rank) layout.reshard_of_ranks.push_back(of({true, false}));
@@ -61,6 +62,10 @@ class Draw {
 // All that decides bits.
 std::string bits_of(const RunConfig& config) {
   const Layout& layout = config.layout;
+  if (layout.reproducible)
+    return fmt::format("exactly {} {} {} {} x {} {} {}", config.model.name, config.model.tied_embeddings,
+                       config.model.dropout, layout.dp * layout.micro_batches(), layout.micro_batch_size,
+                       to_string(layout.precision), static_cast<int>(config.optimizer.optimizer));
   return fmt::format("{} {} {} dp {} {} x {} {} {} {} {}", config.model.name, config.model.tied_embeddings,
                      config.model.dropout, layout.dp, layout.micro_batches(), layout.micro_batch_size,
                      static_cast<int>(layout.reduce_every), to_string(layout.reduce_dtype), to_string(layout.precision),

@@ -120,6 +120,9 @@ TEST(LayoutRules, CopiesLeaveShardGroupsOfAPowerOfTwo) {
   for (const int64_t replicate : {int64_t{0}, int64_t{-1}, huge, negative_huge})
     EXPECT_THAT(problems({.dp = 2, .replicate = replicate, .zero = 3, .global_batch_size = 2, .stages = {}}),
                 ElementsAre(HasSubstr("--replicate: found")));
+  EXPECT_THAT(problems({.reduce_dtype = DType::BFloat16, .reproducible = true, .stages = {}}),
+              ElementsAre(AllOf(HasSubstr("--reduce-dtype bf16 beside --reproducible"),
+                                HasSubstr("allowed there: --reduce-dtype fp32"))));
   EXPECT_THAT(problems({.dp = 2, .replicate = 2, .zero = 0, .global_batch_size = 2, .stages = {}}),
               ElementsAre(AllOf(HasSubstr("--replicate 2: found --zero 0"), HasSubstr("--zero 1 to 3"))));
 }

@@ -45,7 +45,9 @@ inline std::string to_string(const Layout& layout) {
                      layout.replicate == 1 ? "" : fmt::format(" in {} copies", layout.replicate), layout.zero,
                      layout.micro_batches(), to_string(layout.precision),
                      layout.reduce_every == ReduceEvery::Micro ? "micro" : "step",
-                     layout.reduce_dtype == DType::BFloat16 ? " in bf16" : "",
+                     layout.reduce_dtype == DType::BFloat16 ? " in bf16"
+                     : layout.reproducible                  ? " exactly"
+                                                            : "",
                      layout.zero == 3 && !layout.reshard_after_forward ? " held" : "",
                      layout.recompute == "none" ? "" : " recompute " + layout.recompute,
                      layout.offload == "none" ? "" : " offload " + layout.offload);
@@ -70,8 +72,8 @@ struct Case {
 // dp, each with one of the rules of recomputation and one of the precisions in turn. `every` takes each n-th alone, for
 // tests that cost more; a prime, so that it meets all values of all axes.
 inline void for_each_case(const std::function<void(const Case&)>& visit, int every = 1) {
-  // Seven, eleven, thirteen, seventeen and nineteen in turn: no axis has a multiple of that many values, so that each
-  // meets every value of it.
+  // Seven, eleven, thirteen, seventeen, nineteen and twenty-three in turn: no axis has a multiple of that many values,
+  // so that each meets every value of it.
   constexpr std::array rules{"none", "full", "none", "selective", "every:2", "none", "blocks:0-2,7"};
   constexpr std::array precisions{DType::Float32,  DType::BFloat16, DType::Float32, DType::Float16,
                                   DType::Float32,  DType::BFloat16, DType::Float32, DType::Float32,
@@ -100,6 +102,7 @@ inline void for_each_case(const std::function<void(const Case&)>& visit, int eve
                   layout.recompute = rules[visited % rules.size()];
                   layout.precision = precisions[visited % precisions.size()];
                   if (visited % 17 % 3 == 1) layout.reduce_dtype = DType::BFloat16;
+                  layout.reproducible = visited % 23 % 3 == 1 && layout.reduce_dtype == DType::Float32;
                   if (visited % 19 < offloads.size()) layout.offload = offloads[visited % 19];
                   layout.offload_piece = 50;  // leaves a rest
                   std::vector<int64_t> replicates{1};

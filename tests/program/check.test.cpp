@@ -50,6 +50,11 @@ Layout reducing_in_bf16(Layout layout) {
   return layout;
 }
 
+Layout reproducible(Layout layout) {
+  layout.reproducible = true;
+  return layout;
+}
+
 Layout offloading(const char* offload, Layout layout) {
   layout.offload = offload;
   layout.offload_piece = 60;
@@ -72,6 +77,10 @@ const std::vector<std::pair<Layout, bool>>& specimens() {
       {recomputing("blocks:2-3", tiny_layout("zb-h1", 2, 3, 0, ReduceEvery::Step, 1)), true},
       {reducing_in_bf16(tiny_layout("1f1b", 2, 2, 3, ReduceEvery::Micro)), true},
       {reducing_in_bf16(in_copies(2, tiny_layout("gpipe", 2, 2, 1, ReduceEvery::Step, 2))), false},
+      {reproducible(tiny_layout("1f1b", 2, 2, 3, ReduceEvery::Micro)), true},
+      {reproducible(tiny_layout("zb-h1", 2, 3, 0, ReduceEvery::Step)), false},
+      {reproducible(in_copies(2, tiny_layout("gpipe", 2, 2, 1, ReduceEvery::Step, 4))), true},
+      {reproducible(in_copies(2, tiny_layout("1f1b", 1, 2, 2, ReduceEvery::Micro, 2))), true},
       {offloading("optimizer,params,activations", tiny_layout("1f1b", 2, 3, 3, ReduceEvery::Micro)), true},
       {offloading("optimizer,params", tiny_layout("gpipe", 1, 1, 1, ReduceEvery::Step)), true},
       {offloading("optimizer,params,activations",
@@ -186,9 +195,9 @@ TEST(Check, ExchangedActionsOfOneKindAreFoundOrHarmless) {
   for (const auto& [layout, tied] : specimens()) {
     Specimen s(layout, tied);
     for (size_t r = 0; r < s.program.by_pipeline_rank.size(); ++r)
-      for (const Kind kind :
-           {Kind::Forward, Kind::Recompute, Kind::Backward, Kind::BackwardInput, Kind::BackwardWeight, Kind::Send,
-            Kind::Receive, Kind::Unshard, Kind::Reduce, Kind::OptimizerStep, Kind::Fetch, Kind::Offload}) {
+      for (const Kind kind : {Kind::Forward, Kind::Recompute, Kind::Backward, Kind::BackwardInput, Kind::BackwardWeight,
+                              Kind::Send, Kind::Receive, Kind::Unshard, Kind::Reduce, Kind::AddExact, Kind::Round,
+                              Kind::OptimizerStep, Kind::Fetch, Kind::Offload}) {
         const std::vector<uint32_t> same = actions_of(s.program.by_pipeline_rank[r], kind);
         for (size_t k = 1; k < same.size(); ++k) {
           Program changed = s.program;

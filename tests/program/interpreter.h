@@ -180,6 +180,8 @@ class Interpreter {
   }
   // Of an element of the group, in all states together.
   uint64_t element_bytes(Role role) const {
+    if (role == Role::ExactGradient || (role == Role::PartialGradient && shape_.layout.reproducible))
+      return sizeof(int64_t);
     if (role == Role::OptimizerState) return sizeof(float) * shape_.optimizer_states_per_element;
     return role == Role::Parameters || role == Role::Shard ? shape_.parameter_bytes() : sizeof(float);
   }
@@ -327,6 +329,54 @@ class Interpreter {
   Symbol plus(Symbol left, Symbol right) {
     return left == Symbols::garbage || right == Symbols::garbage ? Symbols::garbage : symbols_.of("+", {left, right});
   }
+  // A sum in which no order is left: its terms, sorted.
+  Symbol exact_plus(const std::vector<Symbol>& sums) {
+    std::vector<Symbol> terms;
+    for (const Symbol sum : sums) {
+      if (symbols_.operation(sum) != "exact") return Symbols::garbage;
+      const std::vector<Symbol> more = symbols_.operands(sum);
+      terms.insert(terms.end(), more.begin(), more.end());
+    }
+    std::ranges::sort(terms);
+    return symbols_.of("exact", terms);
+  }
+  Symbol exact_term(Symbol value) {
+    return value == Symbols::garbage ? Symbols::garbage : symbols_.of("exact", {value});
+  }
+
+  // What is lost is a function of what is added, and counted as if it were a sum of its own.
+  void add_exact(Worker& worker, const Action& action) {
+    std::vector<Symbol> terms;
+    for (const Use& use : uses_of(rank_of(worker), action)) {
+      const Buffer& buffer = rank_of(worker).buffers[use.buffer];
+      if (buffer.role == Role::Gradient) {
+        for (const Symbol slice : load_shards(worker, use.buffer)) terms.push_back(exact_term(slice));
+      } else if (buffer.role == Role::ExactGradient) {
+        std::vector<Symbol> sums = load_shards(worker, use.buffer);
+        sums.resize(dp_, Symbols::garbage);
+        for (uint16_t s = 0; s < dp_; ++s)
+          sums[s] = use.access == Access::Write ? terms[s] : exact_plus({sums[s], terms[s]});
+        store(worker, use.buffer, symbols_.array(sums));
+      } else if (buffer.role == Role::Overflows) {
+        const Symbol lost = exact_plus(terms);
+        store(worker, use.buffer, use.access == Access::Write ? lost : exact_plus({load(worker, use.buffer), lost}));
+      }
+    }
+  }
+
+  void round(Worker& worker, const Action& action) {
+    const Use* uses = rank_of(worker).begin_uses(action);
+    const uint32_t to = (rank_of(worker).end_uses(action) - 1)->buffer;
+    const std::vector<Symbol> sums = load_shards(worker, uses[0].buffer);
+    std::vector<Symbol> gradient(slices_in(worker, rank_of(worker).buffers[to]), Symbols::garbage);
+    for (uint16_t s = 0; s < dp_; ++s) {
+      if ((gradient.size() < dp_ || action.extent == Extent::Owned) && !is_own(worker, s)) continue;
+      if (const Symbol sum = sums[at(sums, worker, s)]; sum != Symbols::garbage)
+        gradient[at(gradient, worker, s)] = symbols_.of("round", {sum});
+    }
+    store(worker, to, symbols_.array(gradient));
+  }
+
   void perform(const Meeting& meeting) {
     const Worker& first = *meeting.front().first;
     const Action& action = rank_of(first).actions[meeting.front().second];
@@ -346,6 +396,10 @@ class Interpreter {
         return action.index == none ? reduce_slots(meeting) : reduce(meeting);
       case Kind::SumTied:
         return sum_tied(meeting);
+      case Kind::AddExact:
+        return add_exact(*meeting.front().first, action);
+      case Kind::Round:
+        return round(*meeting.front().first, action);
       case Kind::GradientNorm:
         return norm(*meeting.front().first, action);
       case Kind::Clip: {
@@ -467,6 +521,11 @@ class Interpreter {
         std::vector<Symbol> terms;
         for (const std::vector<Symbol>& source : sources) terms.push_back(source[at(source, *worker, s)]);
         Symbol& here = result[at(result, *worker, s)];
+        if (is_exact(rank_of(*worker), action)) {
+          if (uses.accumulate) terms.push_back(here);
+          here = exact_plus(terms);
+          continue;
+        }
         here = uses.accumulate ? plus(here, pairwise(terms)) : pairwise(terms);
       }
       store(*worker, uses.sum, symbols_.array(result));
@@ -480,14 +539,18 @@ class Interpreter {
         copies[rank_of(*worker).buffers[use.buffer].copy] = load_shards(*worker, use.buffer);
     std::vector<Symbol> sum;
     for (size_t s = 0; s < copies[0].size() && s < copies[1].size(); ++s)
-      sum.push_back(plus(copies[0][s], copies[1][s]));
+      sum.push_back(
+          is_exact(rank_of(*meeting.front().first), rank_of(*meeting.front().first).actions[meeting.front().second])
+              ? exact_plus({copies[0][s], copies[1][s]})
+              : plus(copies[0][s], copies[1][s]));
     for (const auto& [worker, i] : meeting)
       for (const Use& use : uses_of(rank_of(*worker), rank_of(*worker).actions[i]))
         if (use.access == Access::Add) store(*worker, use.buffer, symbols_.array(sum));
   }
 
   SlotShape slot_shape() const {
-    return {shape_.model->groups.size(), dp_, static_cast<uint64_t>(shape_.layout.micro_batches())};
+    return {shape_.model->groups.size(), dp_, static_cast<uint64_t>(shape_.layout.micro_batches()),
+            shape_.layout.reproducible};
   }
 
   void norm(Worker& worker, const Action& action) {
@@ -497,6 +560,8 @@ class Interpreter {
       const Buffer& buffer = rank_of(worker).buffers[use.buffer];
       if (buffer.role == Role::Loss) {
         slots[slot.loss(worker.replica, buffer.micro_batch)] = load(worker, use.buffer);
+      } else if (buffer.role == Role::Overflows) {
+        slots[slot.overflows()] = load(worker, use.buffer);
       } else if (buffer.role == Role::Gradient) {
         const std::vector<Symbol> shards = load_shards(worker, use.buffer);
         const auto slice = action.extent == Extent::Whole
@@ -515,7 +580,10 @@ class Interpreter {
       const auto part =
           symbols_.shards(load(*worker, rank_of(*worker).begin_uses(rank_of(*worker).actions[i])->buffer), sum.size());
       for (size_t k = 0; k < sum.size(); ++k)
-        if (part[k] != zero) sum[k] = sum[k] == zero ? part[k] : Symbols::garbage;
+        if (shape_.layout.reproducible && k == slot_shape().overflows())  // the one to which all add
+          sum[k] = sum[k] == zero ? part[k] : part[k] == zero ? sum[k] : exact_plus({sum[k], part[k]});
+        else if (part[k] != zero)
+          sum[k] = sum[k] == zero ? part[k] : Symbols::garbage;
     }
     for (const auto& [worker, i] : meeting)
       store(*worker, rank_of(*worker).begin_uses(rank_of(*worker).actions[i])->buffer, symbols_.array(sum));

@@ -25,6 +25,32 @@ Elements elements_of(const StepShape& shape, int64_t rank) {
   return sum;
 }
 
+// Exact sums, eight bytes an element, each of which makes room for its rounded gradient once that is there. Of one
+// replica, padding and all.
+uint64_t bytes_of_exact_gradients(const StepShape& shape, int64_t rank) {
+  const Model& model = *shape.model;
+  const Layout& layout = shape.layout;
+  std::vector<uint64_t> uses(model.groups.size(), 0);
+  for (const uint16_t b : blocks_of_rank(shape, rank))
+    for (const uint16_t group : model.blocks[b].groups) ++uses[group];
+  const auto held = [&](uint16_t group, bool sharded) {
+    const Shards cut = shape.shards_of(group);
+    return sharded ? cut.shard_elements : cut.padded_elements();
+  };
+  const bool sharded = layout.zero >= 1, sums_sharded = sharded && layout.reduce_every == ReduceEvery::Micro;
+  uint64_t now = 0;
+  for (uint16_t g = 0; g < model.groups.size(); ++g) now += 8 * uses[g] * held(g, sums_sharded);
+  uint64_t peak = now;
+  for (uint16_t g = 0; g < model.groups.size(); ++g)
+    if (uses[g] == 2) now -= 8 * held(g, sums_sharded);  // both are summed in one
+  for (uint16_t g = 0; g < model.groups.size(); ++g)
+    if (uses[g] > 0) {
+      peak = std::max(peak, now += 4 * held(g, sharded));
+      now -= 8 * held(g, sums_sharded);
+    }
+  return peak;
+}
+
 // 4Ψ + 4Ψ + 8Ψ, or 2Ψ + 4Ψ + 12Ψ where blocks compute in 16 bits and masters are kept; of each replica where whole, of
 // all replicas together where sharded; padding apart.
 TEST(Memory, OfParametersGradientsAndOptimizerIsAsTheZeroStageSays) {
@@ -51,8 +77,11 @@ TEST(Memory, OfParametersGradientsAndOptimizerIsAsTheZeroStageSays) {
           EXPECT_EQ(parameters, bytes_of(c.layout.precision) * psi.once * (c.layout.zero == 3 ? copies : dp))
               << c.name << ", rank " << r;
           // A group that two blocks of a rank use has a gradient for each until they are summed.
-          EXPECT_EQ(gradients, 4 * psi.by_use * (c.layout.zero >= 1 && micro ? copies : dp))
-              << c.name << ", rank " << r;
+          if (c.layout.reproducible)
+            EXPECT_EQ(held.gradients, bytes_of_exact_gradients(shape, r)) << c.name << ", rank " << r;
+          else
+            EXPECT_EQ(gradients, 4 * psi.by_use * (c.layout.zero >= 1 && micro ? copies : dp))
+                << c.name << ", rank " << r;
           EXPECT_EQ(optimizer,
                     (c.layout.precision == DType::Float32 ? 8 : 12) * psi.once * (c.layout.zero >= 1 ? copies : dp))
               << c.name << ", rank " << r;
@@ -213,8 +242,10 @@ TEST(PlaceBuffers, TheArenaIsNotMuchLargerThanWhatLivesInIt) {
             EXPECT_LE(rank.arena_bytes, all) << c.name;
             const double ratio = static_cast<double>(rank.arena_bytes) /
                                  static_cast<double>(peak_of_live_bytes(rank, rank.store_bytes > 0 ? unit : 1));
-            // Copies of what is offloaded come and go between the rest, and cut it in smaller pieces.
-            EXPECT_LE(ratio, rank.store_bytes > 0 ? 1.3 : 1.25) << c.name << ", rank " << r;
+            // Copies of what is offloaded come and go between the rest, and cut it in smaller pieces; so do gradients
+            // of four and of eight bytes an element.
+            const double most = c.layout.reproducible ? 1.6 : rank.store_bytes > 0 ? 1.3 : 1.25;
+            EXPECT_LE(ratio, most) << c.name << ", rank " << r;
             if (ratio > worst) {
               worst = ratio;
               where = fmt::format("{}, rank {}", c.name, r);

@@ -138,6 +138,11 @@ Layout offloading(Layout layout) {
   return layout;
 }
 
+Layout reproducible(Layout layout) {
+  layout.reproducible = true;
+  return layout;
+}
+
 // One layer, two stages, one micro-batch: the program that docs/program.md explains.
 Layout smallest() {
   Layout layout = tiny_layout("1f1b", 2, 1, 3, ReduceEvery::Micro);
@@ -181,17 +186,18 @@ TEST(Text, TheProgramInTheDocumentationIsReal) {
 
 INSTANTIATE_TEST_SUITE_P(
     Programs, GoldenText,
-    testing::Values(Golden{"smallest.txt", smallest(), 1, false},
-                    Golden{"1f1b_pp2_zero0.txt", two_by_two("1f1b", 2, 0, ReduceEvery::Step)},
-                    Golden{"1f1b_pp2_zero3_micro.txt", two_by_two("1f1b", 2, 3, ReduceEvery::Micro)},
-                    Golden{"1f1b_pp1_zero1_step.txt", two_by_two("1f1b", 1, 1, ReduceEvery::Step)},
-                    Golden{"gpipe_pp2_zero2.txt", two_by_two("gpipe", 2, 2, ReduceEvery::Micro)},
-                    Golden{"1f1b_pp2_zero3_recompute_full.txt",
-                           recomputing("full", two_by_two("1f1b", 2, 3, ReduceEvery::Micro))},
-                    Golden{"1f1b_pp2_zero3_two_copies.txt", in_copies(2, two_by_two("1f1b", 2, 3, ReduceEvery::Micro))},
-                    Golden{"zb-h1_pp2_recompute_selective.txt",
-                           recomputing("selective", two_by_two("zb-h1", 2, 0, ReduceEvery::Step))},
-                    Golden{"1f1b_pp2_zero3_offload.txt", offloading(two_by_two("1f1b", 2, 3, ReduceEvery::Micro))}),
+    testing::Values(
+        Golden{"smallest.txt", smallest(), 1, false},
+        Golden{"1f1b_pp2_zero0.txt", two_by_two("1f1b", 2, 0, ReduceEvery::Step)},
+        Golden{"1f1b_pp2_zero3_micro.txt", two_by_two("1f1b", 2, 3, ReduceEvery::Micro)},
+        Golden{"1f1b_pp1_zero1_step.txt", two_by_two("1f1b", 1, 1, ReduceEvery::Step)},
+        Golden{"gpipe_pp2_zero2.txt", two_by_two("gpipe", 2, 2, ReduceEvery::Micro)},
+        Golden{"1f1b_pp2_zero3_recompute_full.txt", recomputing("full", two_by_two("1f1b", 2, 3, ReduceEvery::Micro))},
+        Golden{"1f1b_pp2_zero3_two_copies.txt", in_copies(2, two_by_two("1f1b", 2, 3, ReduceEvery::Micro))},
+        Golden{"zb-h1_pp2_recompute_selective.txt",
+               recomputing("selective", two_by_two("zb-h1", 2, 0, ReduceEvery::Step))},
+        Golden{"1f1b_pp2_zero3_reproducible.txt", reproducible(two_by_two("1f1b", 2, 3, ReduceEvery::Micro))},
+        Golden{"1f1b_pp2_zero3_offload.txt", offloading(two_by_two("1f1b", 2, 3, ReduceEvery::Micro))}),
     [](const auto& parameter) {
       const std::string file = parameter.param.file;
       std::string name = file.substr(0, file.find('.'));

@@ -52,12 +52,13 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
           const Held psi = held(shape, r);
           Traffic expected;
           // Terms are sent rounded, their sums are not.
-          const uint64_t terms = share(psi.bytes_by_use) / 4 * bytes_of(l.reduce_dtype);
+          const uint64_t exact = l.reproducible ? 2 : 1;  // eight bytes an element instead of four
+          const uint64_t terms = exact * share(psi.bytes_by_use) / 4 * bytes_of(l.reduce_dtype);
           if (l.zero == 0)
-            expected.all_reduce = reductions * (terms + share(psi.bytes_by_use));
+            expected.all_reduce = reductions * (terms + exact * share(psi.bytes_by_use));
           else
             expected.reduce_scatter = reductions * terms;
-          if (l.zero > 0) expected.all_reduce = reductions * 2 * (psi.bytes_by_use / s / copies * (copies - 1));
+          if (l.zero > 0) expected.all_reduce = reductions * 2 * exact * (psi.bytes_by_use / s / copies * (copies - 1));
           const auto gathered = [&](uint64_t fp32) { return share(fp32) / 4 * bytes_of(l.precision); };
           if (l.zero == 1 || l.zero == 2) expected.all_gather = gathered(psi.bytes_by_group);
           // For each forward and each input gradient; a weight gradient needs no parameters, and the embedding has
@@ -81,10 +82,13 @@ TEST(Traffic, EqualsTheClosedFormOnEveryRankOfTheGrid) {
               (rank_of.front() == r || rank_of.back() == r)) {
             const uint64_t tied = 4 * shape.shards_of(c.model.blocks[0].groups.back()).padded_elements();
             const uint64_t elements = (l.zero == 0 ? tied : tied / s) / 4;
-            expected.tied = 2 * 4 * ((elements + 1) / 2);  // 2Ψ(2-1)/2: an all-reduce of two
+            expected.tied = exact * 2 * 4 * ((elements + 1) / 2);  // 2Ψ(2-1)/2: an all-reduce of two
           }
           // A square for each shard, a loss and its tokens for each micro-batch, and whether to stop.
-          const uint64_t slots = c.model.groups.size() * n + 2 * n * m + 1, ranks = static_cast<uint64_t>(l.ranks());
+          // An exact square is four words, and there is a count of what was out of range.
+          const uint64_t squares = c.model.groups.size() * n;
+          const uint64_t slots = (l.reproducible ? 4 * squares + 1 : squares) + 2 * n * m + 1,
+                         ranks = static_cast<uint64_t>(l.ranks());
           expected.scalars = 2 * 8 * ((slots + ranks - 1) / ranks) * (ranks - 1);
           const Traffic found = traffic(program, static_cast<uint16_t>(r), n, copies);
           // Parameters come for each reader, once more for the update, and go back once; states and masters come and

@@ -32,8 +32,8 @@ bool conflict(int rank, const Call& call, int other_rank, const Call& other) {
 
 }  // namespace
 
-const char* plural_of(DType type) {
-  return type == DType::Float32 ? "floats" : type == DType::BFloat16 ? "bfloat16s" : "float16s";
+const char* plural_of(Terms terms) {
+  return terms == Terms::Floats ? "floats" : terms == Terms::BFloat16s ? "bfloat16s" : "integers";
 }
 
 std::string to_string(const Call& call) {

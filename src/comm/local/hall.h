@@ -11,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "tensor/dtype.h"
-
 namespace shardpipe::local {
 
 enum class Operation : uint8_t {
@@ -26,16 +24,18 @@ enum class Operation : uint8_t {
   Broadcast
 };
 
+enum class Terms : uint8_t { Floats, BFloat16s, Integers };  // of a sum
+
 struct Call {
   Operation operation = Operation::Barrier;
-  uint64_t count = 0;            // elements: of the whole, for sharded collectives
-  int peer = -1;                 // send: to; receive: from; broadcast: root
-  bool accumulate = false;       // the members agree on this as well
-  DType terms = DType::Float32;  // and on this: of a sum of floats
+  uint64_t count = 0;           // elements: of the whole, for sharded collectives
+  int peer = -1;                // send: to; receive: from; broadcast: root
+  bool accumulate = false;      // the members agree on this as well
+  Terms terms = Terms::Floats;  // and on this
   const void* in = nullptr;
   void* out = nullptr;
 };
-const char* plural_of(DType);        // "floats"
+const char* plural_of(Terms);        // "floats"
 std::string to_string(const Call&);  // "all_gather of 24 floats", "send of 16 bytes to rank 1"
 
 class Hall {

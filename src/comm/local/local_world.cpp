@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "comm/local/hall.h"
 #include "kernels/cpu/copy.h"
+#include "kernels/cpu/exact_sum.h"
 #include "kernels/cpu/optimizer.h"
 
 namespace shardpipe {
@@ -18,9 +19,15 @@ namespace {
 using local::Call;
 using local::Hall;
 using local::Operation;
+using local::Terms;
 
 constexpr uint64_t chunk_elements = 2048;  // a sum on its way to several outputs stays in the first-level cache
 constexpr uint64_t line_elements = 16;     // cuts between ranks fall on cache lines
+
+template <typename Term>
+constexpr Terms terms_of = std::same_as<Term, float>      ? Terms::Floats
+                           : std::same_as<Term, BFloat16> ? Terms::BFloat16s
+                                                          : Terms::Integers;
 
 template <typename T>
 void copy(const T* src, T* dst, uint64_t count) {
@@ -35,6 +42,7 @@ class LocalCommunicator final : public Communicator {
         size_(static_cast<int>(hall_->world_ranks().size())),
         inputs_(ranks()),
         rounded_inputs_(ranks()),
+        integer_inputs_(ranks()),
         double_inputs_(ranks()) {}
 
   int rank() const override { return rank_; }
@@ -70,12 +78,18 @@ class LocalCommunicator final : public Communicator {
   void reduce_scatter(std::span<const BFloat16> whole, std::span<float> shard, bool accumulate) override {
     scatter_sums(whole, std::span(rounded_inputs_), shard, accumulate);
   }
+  void reduce_scatter(std::span<const int64_t> whole, std::span<int64_t> shard, bool accumulate) override {
+    scatter_sums(whole, std::span(integer_inputs_), shard, accumulate);
+  }
 
   void all_reduce(std::span<const float> in, std::span<float> out, bool accumulate) override {
     share_sums(in, std::span(inputs_), out, accumulate);
   }
   void all_reduce(std::span<const BFloat16> in, std::span<float> out, bool accumulate) override {
     share_sums(in, std::span(rounded_inputs_), out, accumulate);
+  }
+  void all_reduce(std::span<const int64_t> in, std::span<int64_t> out, bool accumulate) override {
+    share_sums(in, std::span(integer_inputs_), out, accumulate);
   }
 
   void all_reduce(std::span<double> values) override {
@@ -115,14 +129,13 @@ class LocalCommunicator final : public Communicator {
                     rank_, what, whole, unit, size_, shard);
   }
 
-  template <typename Term>
-  void scatter_sums(std::span<const Term> whole, std::span<const Term*> inputs, std::span<float> shard,
-                    bool accumulate) {
-    check_whole(whole.size(), shard.size(), "reduce_scatter", local::plural_of(dtype_of<Term>));
+  template <typename Term, typename Sum>
+  void scatter_sums(std::span<const Term> whole, std::span<const Term*> inputs, std::span<Sum> shard, bool accumulate) {
+    check_whole(whole.size(), shard.size(), "reduce_scatter", local::plural_of(terms_of<Term>));
     const auto calls = hall_->meet(rank_, {.operation = Operation::ReduceScatter,
                                            .count = whole.size(),
                                            .accumulate = accumulate,
-                                           .terms = dtype_of<Term>,
+                                           .terms = terms_of<Term>,
                                            .in = whole.data(),
                                            .out = shard.data()});
     const uint64_t begin = static_cast<uint64_t>(rank_) * shard.size();
@@ -132,20 +145,20 @@ class LocalCommunicator final : public Communicator {
     wire_bytes_.reduce_scatter += sharded_wire_bytes(whole.size(), ranks(), sizeof(Term));
   }
 
-  template <typename Term>
-  void share_sums(std::span<const Term> in, std::span<const Term*> inputs, std::span<float> out, bool accumulate) {
+  template <typename Term, typename Sum>
+  void share_sums(std::span<const Term> in, std::span<const Term*> inputs, std::span<Sum> out, bool accumulate) {
     check_invariant(in.size() == out.size(), "group '{}', rank {}: all_reduce of {} {} into {}", hall_->name(), rank_,
-                    in.size(), local::plural_of(dtype_of<Term>), out.size());
+                    in.size(), local::plural_of(terms_of<Term>), out.size());
     const auto calls = hall_->meet(rank_, {.operation = Operation::AllReduce,
                                            .count = in.size(),
                                            .accumulate = accumulate,
-                                           .terms = dtype_of<Term>,
+                                           .terms = terms_of<Term>,
                                            .in = in.data(),
                                            .out = out.data()});
-    sum_slice<Term, float>(calls, inputs, in.size(), accumulate);
+    sum_slice<Term, Sum>(calls, inputs, in.size(), accumulate);
     hall_->part(rank_);
     wire_bytes_.all_reduce +=
-        sharded_wire_bytes(in.size(), ranks(), sizeof(Term)) + sharded_wire_bytes(in.size(), ranks(), sizeof(float));
+        sharded_wire_bytes(in.size(), ranks(), sizeof(Term)) + sharded_wire_bytes(in.size(), ranks(), sizeof(Sum));
   }
 
   // Each rank sums its slice of all inputs, a chunk at a time, and writes the chunk to all outputs. A slice is read and
@@ -176,6 +189,7 @@ class LocalCommunicator final : public Communicator {
   const int rank_, size_;
   std::vector<const float*> inputs_;  // where each member's part of a sum is
   std::vector<const BFloat16*> rounded_inputs_;
+  std::vector<const int64_t*> integer_inputs_;
   std::vector<const double*> double_inputs_;
 };
 

@@ -14,7 +14,7 @@ namespace shardpipe {
 Program pass_optimizer(Program program, const StepShape& shape) {
   const Model& model = *shape.model;
   const SlotShape slot_shape{model.groups.size(), static_cast<uint64_t>(shape.layout.dp),
-                             static_cast<uint64_t>(shape.layout.micro_batches())};
+                             static_cast<uint64_t>(shape.layout.micro_batches()), shape.layout.reproducible};
   Group everyone{.name = "world", .pipeline_ranks = {}, .replicas = Replicas::All};
   for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) everyone.pipeline_ranks.push_back(r);
   const uint16_t world = group_index(program, everyone);
@@ -42,6 +42,10 @@ Program pass_optimizer(Program program, const StepShape& shape) {
         counted[g] = true;
         uses.push_back({gradient, Access::Read});
       }
+    if (edit.has(Role::Overflows, none)) {
+      uses.push_back({edit.existing(Role::Overflows, none), Access::Read});
+      if (shape.scales_loss()) uses.push_back({edit.existing(Role::LossScale, none), Access::Read});
+    }
     if (r == head_rank)
       for (uint16_t m = 0; m < slot_shape.micro_batches; ++m)
         uses.push_back({edit.existing(Role::Loss, none, m), Access::Read});

@@ -4,7 +4,8 @@
 // step: the backwards accumulate, the last one's sum is reduced where it lies. Reduce-scatter where the optimizer is
 // sharded, else all-reduce. Where shard groups are copies of each other (HSDP), what a group has scattered is then
 // all-reduced across the groups. Told to reduce in 16 bits, each replica rounds its gradient before it is summed; sums
-// are fp32, and so is what then crosses the groups.
+// are fp32, and so is what then crosses the groups. Told to be reproducible, what crosses are exact sums in int64,
+// which the AddExact after each backward completes.
 #include <fmt/format.h>
 
 #include "program/compile.h"
@@ -26,6 +27,8 @@ std::vector<Use> wire_of(RankEditor& edit, const StepShape& shape, const Buffer&
 
 Program pass_reduce(Program program, const StepShape& shape) {
   const auto last = static_cast<uint16_t>(shape.layout.micro_batches() - 1);
+  const bool exact = shape.layout.reproducible;
+  const uint64_t element_bytes = shape.gradient_bytes();
   const bool every_micro_batch = shape.layout.reduce_every == ReduceEvery::Micro;
   for (uint16_t r = 0; r < program.by_pipeline_rank.size(); ++r) {
     RankProgram& rank = program.by_pipeline_rank[r];
@@ -42,11 +45,11 @@ Program pass_reduce(Program program, const StepShape& shape) {
     RankEditor edit(rank);
     for (const Action& action : edit.take_actions()) {
       edit.append(action);
-      if (!gives_gradients(action.kind)) continue;
+      if (exact ? action.kind != Kind::AddExact : !gives_gradients(action.kind)) continue;
       for (uint32_t u = action.first_use; u < action.first_use + action.use_count; ++u) {
         const uint32_t accumulator = rank.uses[u].buffer;
         const Buffer whole = rank.buffers[accumulator];
-        if (whole.role != Role::Gradient) continue;
+        if (whole.role != (exact ? Role::ExactGradient : Role::Gradient)) continue;
         Action reduce{.kind = Kind::Reduce,
                       .lane = Lane::Reduce,
                       .extent = extent,
@@ -56,10 +59,10 @@ Program pass_reduce(Program program, const StepShape& shape) {
         if (every_micro_batch) {
           Buffer own = whole;
           own.micro_batch = action.micro_batch;
-          own.bytes = shape.shards_of(whole.index).padded_elements() * sizeof(float);
+          own.bytes = shape.shards_of(whole.index).padded_elements() * element_bytes;
           rank.uses[u] = {edit.buffer(own), Access::Write};
           if (shape.residency[r].gradients_sharded)
-            rank.buffers[accumulator].bytes = shape.shards_of(whole.index).shard_elements * sizeof(float);
+            rank.buffers[accumulator].bytes = shape.shards_of(whole.index).shard_elements * element_bytes;
           const Use sum{accumulator, action.micro_batch == 0 ? Access::Write : Access::Add};
           std::vector<Use> uses = wire_of(edit, shape, own);
           uses.insert(uses.begin(), {rank.uses[u].buffer, Access::Read});
@@ -70,7 +73,7 @@ Program pass_reduce(Program program, const StepShape& shape) {
           }
           Buffer partial = own;
           partial.role = Role::PartialGradient;
-          partial.bytes = shape.shards_of(whole.index).shard_elements * sizeof(float);
+          partial.bytes = shape.shards_of(whole.index).shard_elements * element_bytes;
           const uint32_t of_group = edit.buffer(partial);
           uses.push_back({of_group, Access::Write});
           edit.append(reduce, uses);
