@@ -242,10 +242,7 @@ TEST(PlaceBuffers, TheArenaIsNotMuchLargerThanWhatLivesInIt) {
             EXPECT_LE(rank.arena_bytes, all) << c.name;
             const double ratio = static_cast<double>(rank.arena_bytes) /
                                  static_cast<double>(peak_of_live_bytes(rank, rank.store_bytes > 0 ? unit : 1));
-            // Copies of what is offloaded come and go between the rest, and cut it in smaller pieces; so do gradients
-            // of four and of eight bytes an element.
-            const double most = c.layout.reproducible ? 1.6 : rank.store_bytes > 0 ? 1.3 : 1.25;
-            EXPECT_LE(ratio, most) << c.name << ", rank " << r;
+            EXPECT_LE(ratio, 1.2) << c.name << ", rank " << r;
             if (ratio > worst) {
               worst = ratio;
               where = fmt::format("{}, rank {}", c.name, r);

@@ -1,5 +1,6 @@
 // Addresses, in the arena and in the store alike: resident buffers first, then the others in issue order, each in the
-// smallest free place that holds it. A place is free again after its buffer's last use. Reusing it orders the two
+// smallest free place that holds it; where that leaves much unused, the largest first (Pisarchyk and Lee,
+// arXiv:2001.03288, "greedy by size"). A place is free again after its buffer's last use. Reusing it orders the two
 // owners; `order` adds that wait.
 #include <algorithm>
 #include <map>
@@ -150,6 +151,59 @@ uint64_t place_others(const Places& places, uint64_t first, bool long_first) {
   return end;
 }
 
+// The most bytes that live at once, from `first` on.
+uint64_t peak_of(const Places& places, uint64_t first) {
+  const RankProgram& rank = places.rank;
+  std::vector<uint64_t> begins(rank.actions.size() + 1, 0), ends(rank.actions.size() + 1, 0);
+  for (uint32_t b = 0; b < rank.buffers.size(); ++b) {
+    if (rank.buffers[b].resident || !places.has(b)) continue;
+    begins[places.lifetimes[b].first] += places.aligned(rank.buffers[b].bytes);
+    ends[places.lifetimes[b].last + 1] += places.aligned(rank.buffers[b].bytes);
+  }
+  uint64_t live = first, peak = first;
+  for (size_t i = 0; i < begins.size(); ++i) {
+    live = live - ends[i] + begins[i];
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
+
+// As place_others, but the largest first, each at the lowest address that is free for as long as it lives: tight, and
+// quadratic.
+uint64_t place_by_size(const Places& places, uint64_t first) {
+  RankProgram& rank = places.rank;
+  std::vector<uint32_t> by_size, placed;  // placed: by address
+  for (uint32_t b = 0; b < rank.buffers.size(); ++b)
+    if (!rank.buffers[b].resident && places.has(b)) by_size.push_back(b);
+  std::ranges::stable_sort(by_size, std::ranges::greater{}, [&](uint32_t b) { return rank.buffers[b].bytes; });
+  uint64_t top = first;
+  for (const uint32_t b : by_size) {
+    const Lifetime& life = places.lifetimes[b];
+    const uint64_t bytes = places.aligned(rank.buffers[b].bytes);
+    uint64_t offset = first;
+    for (const uint32_t other : placed) {
+      const Lifetime& its_life = places.lifetimes[other];
+      if (its_life.last < life.first || life.last < its_life.first) continue;
+      if (rank.buffers[other].offset >= offset + bytes) break;
+      offset = std::max(offset, rank.buffers[other].offset + places.aligned(rank.buffers[other].bytes));
+    }
+    rank.buffers[b].offset = offset;
+    top = std::max(top, offset + bytes);
+    placed.insert(std::ranges::upper_bound(placed, offset, {}, [&](uint32_t p) { return rank.buffers[p].offset; }), b);
+  }
+  return top;
+}
+
+// The best of the three ways.
+void place(const Places& places, uint64_t first) {
+  const uint64_t with_long_first = place_others(places, first, true), without = place_others(places, first, false);
+  const uint64_t best = std::min(with_long_first, without);
+  constexpr size_t many_buffers = 20'000;  // beyond, the third way takes longer than it is worth
+  const bool is_tight = best <= peak_of(places, first) * 11 / 10;
+  if (!is_tight && places.rank.buffers.size() <= many_buffers && place_by_size(places, first) < best) return;
+  place_others(places, first, with_long_first < without);
+}
+
 }  // namespace
 
 Program pass_place_buffers(Program program, const StepShape& shape) {
@@ -160,9 +214,7 @@ Program pass_place_buffers(Program program, const StepShape& shape) {
     const bool has_store = std::ranges::any_of(rank.buffers, &Buffer::stored);
     for (const bool stored : {false, true}) {
       const Places places{rank, lifetimes, stored, has_store ? disk_block : cache_line};
-      const uint64_t first = place_residents(places, like);
-      const uint64_t with_long_first = place_others(places, first, true);
-      if (place_others(places, first, false) > with_long_first) place_others(places, first, true);
+      place(places, place_residents(places, like));
       uint64_t& bytes = stored ? rank.store_bytes : rank.arena_bytes;
       bytes = 0;
       for (uint32_t b = 0; b < rank.buffers.size(); ++b)
