@@ -3,7 +3,9 @@
 // in bad_input.test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include "cli/run_binary.h"
 
@@ -162,7 +164,9 @@ TEST(OffloadFolder, WithoutRoomIsRefusedWithWhatIsFreeAndWhatIsNeeded) {
 
 // What goes unsaid would be believed: that memory is saved.
 TEST(OffloadFolder, InMemoryWarns) {
-  if (!std::filesystem::exists("/dev/shm")) GTEST_SKIP() << "no /dev/shm";
+  struct statfs status {};
+  if (statfs("/dev/shm", &status) != 0 || status.f_type != TMPFS_MAGIC || access("/dev/shm", W_OK) != 0)
+    GTEST_SKIP() << "/dev/shm is no tmpfs here";
   const TemporaryFolder folder;
   fill(folder);
   const Outcome outcome = run_binary({"train", "--model", "gpt2-tiny", "--data", "corpus.txt", "--steps", "1",

@@ -44,6 +44,26 @@ TEST(Warnings, SayThatBf16NeedsNoScaleWhereFp16IsAskedFor) {
   EXPECT_THAT(warnings_of(config, tokens_seen(config), {}), IsEmpty());
 }
 
+TEST(Warnings, SayThatThereIsNothingToOffload) {
+  RunConfig config = enough();
+  config.layout.offload = "optimizer";
+  config.optimizer.optimizer = OptimizerKind::Sgd;
+  EXPECT_THAT(warnings_of(config, tokens_seen(config), {.store = 0}),
+              ElementsAre(AllOf(HasSubstr("--offload optimizer finds nothing"), HasSubstr("SGD in fp32"))));
+  EXPECT_THAT(warnings_of(config, tokens_seen(config), {.store = 1}), IsEmpty());
+}
+
+// What host memory keeps counts, what a disk keeps does not.
+TEST(Warnings, CountWhatIsOffloadedToTheHost) {
+  RunConfig config = enough();
+  config.layout.offload = "optimizer";
+  const HeldBytes held{.arena = 1 << 20, .activations = 1 << 19, .store = uint64_t{1} << 60};
+  EXPECT_THAT(warnings_of(config, tokens_seen(config), held),
+              ElementsAre(AllOf(HasSubstr("all ranks together hold"), HasSubstr("this machine has"))));
+  config.offload_to = "nvme:/scratch";
+  EXPECT_THAT(warnings_of(config, tokens_seen(config), held), IsEmpty());
+}
+
 TEST(Warnings, SayHowFewTokensAParameterSees) {
   RunConfig config = enough();
   config.steps = config.steps / 20;  // about one token
