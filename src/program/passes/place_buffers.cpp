@@ -69,17 +69,17 @@ class FreeList {
   }
 
  private:
-  using Places = std::map<uint64_t, uint64_t>;
+  using ByOffset = std::map<uint64_t, uint64_t>;
   void add(uint64_t offset, uint64_t bytes) {
     places_.emplace(offset, bytes);
     by_size_.emplace(bytes, offset);
   }
-  void remove(Places::iterator place) {
+  void remove(ByOffset::iterator place) {
     by_size_.erase({place->second, place->first});
     places_.erase(place);
   }
 
-  Places places_;
+  ByOffset places_;
   std::set<std::pair<uint64_t, uint64_t>> by_size_;  // (size, offset)
   uint64_t top_;
 };
