@@ -155,7 +155,8 @@ class Reader {
 }  // namespace
 
 bool belongs(const Option& option, Command command) {
-  if (command == Command::Matrix) return option.of_verify || option.name == "memory-limit";
+  if (command == Command::Matrix)  // which trains on tokens of the seed
+    return (option.of_verify && option.group != "Data") || option.name == "memory-limit";
   return command != Command::Verify || option.of_verify;
 }
 

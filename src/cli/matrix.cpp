@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/settings.h"
@@ -23,6 +24,9 @@ int matrix_command(std::span<const std::string> arguments) {
            {"model", "gpt2-tiny"}, {"steps", int64_t{2}}, {"pp", int64_t{2}}, {"dp", int64_t{2}}})
     add_default(from_file, name, value, "the defaults of matrix");
   RunConfig config = resolve(from_file, read.settings);
+  if (!config.layout.zero_of_ranks.empty())
+    throw InputError(fmt::format("--zero {}: found a stage for each pipeline rank, allowed of matrix: one for all",
+                                 config.layout.zero_text()));
   if (read.print_config) {
     fmt::print("{}", print_config(config));
     return 0;

@@ -38,6 +38,19 @@ TEST(MatrixCommand, ARefusedCellIsExitCode1WithItsReasonAndTheNearestThatRuns) {
                     HasSubstr("nearest that runs: --schedule gpipe"), HasSubstr("80 of 200 cells run")));
 }
 
+// What it does not go by it does not take.
+TEST(MatrixCommand, DataAndAStageForEachRankAreRefused) {
+  const TemporaryFolder folder;
+  const Outcome data = run_binary({"matrix", "--data", "corpus.txt"}, folder.path());
+  EXPECT_EQ(data.exit_code, 2);
+  EXPECT_THAT(data.standard_error, HasSubstr("--data: found an unknown flag of matrix"));
+  const Outcome zero = run_binary({"matrix", "--zero", "3,1"}, folder.path());
+  EXPECT_EQ(zero.exit_code, 2);
+  EXPECT_EQ(zero.standard_output, "");
+  EXPECT_THAT(zero.standard_error,
+              HasSubstr("--zero 3,1: found a stage for each pipeline rank, allowed of matrix: one"));
+}
+
 TEST(MatrixCommand, WrongFlagsAreToldLikeThoseOfTrain) {
   const TemporaryFolder folder;
   const Outcome outcome = run_binary({"matrix", "--out", "x", "--pp", "two", "--trian"}, folder.path());
