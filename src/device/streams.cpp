@@ -30,15 +30,12 @@ Streams::Streams(std::span<const std::string> names, size_t capacity, OnFailure 
 }
 
 Streams::~Streams() {
-  std::unique_lock lock(mutex_);
-  if (!idle()) {
-    lock.unlock();
-    fail(std::make_exception_ptr(InvariantError("streams were ended with commands on them")));
-    lock.lock();
+  abandon();
+  {
+    const std::scoped_lock lock(mutex_);
+    ending_ = true;
+    for (Stream& stream : streams_) stream.wake.notify_one();
   }
-  ending_ = true;
-  for (Stream& stream : streams_) stream.wake.notify_one();
-  lock.unlock();
   for (Stream& stream : streams_) stream.thread.join();
 }
 
@@ -58,6 +55,15 @@ void Streams::synchronize() {
   std::unique_lock lock(mutex_);
   all_idle_.wait(lock, [&] { return idle(); });
   if (error_) std::rethrow_exception(error_);
+}
+
+void Streams::abandon() noexcept {
+  std::unique_lock lock(mutex_);
+  if (idle()) return;
+  lock.unlock();
+  fail(std::make_exception_ptr(InvariantError("streams were ended with commands on them")));
+  lock.lock();
+  all_idle_.wait(lock, [&] { return idle(); });
 }
 
 void Streams::fail(std::exception_ptr error) noexcept {

@@ -30,8 +30,7 @@ class Streams {
   // before they are run. `on_failure` is called once, by the thread that fails, to release what other commands may be
   // blocked in outside; it may not throw.
   Streams(std::span<const std::string> names, size_t capacity, OnFailure on_failure = {});
-  // Waits for what runs and drops what does not run yet; that counts as a failure, so that nothing can hang here.
-  ~Streams();
+  ~Streams();  // abandons
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
 
@@ -44,6 +43,10 @@ class Streams {
   // Waits until nothing runs and nothing is queued. Throws the first error of a command; the commands behind it, on all
   // streams, were dropped.
   void synchronize();
+
+  // Drops what does not run yet and waits for what runs, so that what commands use may go away. Where there was
+  // anything, that counts as a failure, so that nothing can hang here.
+  void abandon() noexcept;
 
   // As if a command had failed with this error. Only the first failure counts.
   void fail(std::exception_ptr error) noexcept;

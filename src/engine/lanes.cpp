@@ -13,48 +13,64 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-bool uses(const RankProgram& program, int lane) {
-  return std::ranges::any_of(program.actions,
-                             [&](const Action& action) { return static_cast<int>(action.lane) == lane; });
+using Programs = std::span<const RankProgram* const>;
+
+bool uses(const RankProgram& program, Lane lane) {
+  return std::ranges::any_of(program.actions, [&](const Action& action) { return action.lane == lane; });
 }
 
-std::vector<std::string> stream_names(const RankProgram& program, const std::string& name) {
+std::vector<Lane> lanes_of(Programs programs) {
+  std::vector<Lane> lanes;
+  for (int i = 0; i < lane_count; ++i) {
+    const auto lane = static_cast<Lane>(i);
+    if (std::ranges::any_of(programs, [&](const RankProgram* program) { return uses(*program, lane); }))
+      lanes.push_back(lane);
+  }
+  return lanes;
+}
+
+std::vector<std::string> stream_names(Programs programs, const std::string& name) {
   std::vector<std::string> names;
-  for (int lane = 0; lane < lane_count; ++lane)
-    if (uses(program, lane)) names.push_back(name + " " + to_string(static_cast<Lane>(lane)));
+  for (const Lane lane : lanes_of(programs)) names.push_back(name + " " + to_string(lane));
   return names;
+}
+
+size_t longest_step(Programs programs) {
+  size_t commands = 0;
+  for (const RankProgram* program : programs)
+    commands = std::max(commands, program->actions.size() + program->waits.size());
+  return commands;
 }
 
 }  // namespace
 
-LaneMachine::LaneMachine(const RankProgram& program, std::vector<BoundAction> actions, const std::string& name,
-                         Streams::OnFailure on_failure)
+LaneStreams::LaneStreams(Programs programs, const std::string& name, Streams::OnFailure on_failure)
+    : streams(stream_names(programs, name), longest_step(programs), std::move(on_failure)) {
+  const std::vector<Lane> lanes = lanes_of(programs);
+  for (size_t i = 0; i < lanes.size(); ++i) stream_of_lane[static_cast<size_t>(lanes[i])] = i;
+}
+
+LaneMachine::LaneMachine(const RankProgram& program, std::vector<BoundAction> actions, LaneStreams& lanes)
     : program_(program),
       actions_(std::move(actions)),
-      stream_of_lane_(lane_count, 0),
       numbers_(program.actions.size(), 0),
       measured_(program.actions.size()),
-      streams_(stream_names(program, name), program.actions.size() + program.waits.size(), std::move(on_failure)) {
+      lanes_(lanes) {
   check_invariant(actions_.size() == program.actions.size(), "{} functions for {} actions", actions_.size(),
                   program.actions.size());
-  size_t streams = 0;
-  for (int lane = 0; lane < lane_count; ++lane)
-    if (uses(program, lane)) stream_of_lane_[static_cast<size_t>(lane)] = streams++;
 }
 
 void LaneMachine::wait(Lane lane, uint32_t action) {
-  const Lane other = program_.actions[action].lane;
-  streams_.wait(stream_of_lane_[static_cast<size_t>(lane)], stream_of_lane_[static_cast<size_t>(other)],
-                numbers_[action]);
+  lanes_.streams.wait(lanes_.of(lane), lanes_.of(program_.actions[action].lane), numbers_[action]);
 }
 
 void LaneMachine::launch(uint32_t action) {
-  const size_t stream = stream_of_lane_[static_cast<size_t>(program_.actions[action].lane)];
-  numbers_[action] = streams_.launch(stream, {.run = run, .context = this, .index = action});
+  numbers_[action] =
+      lanes_.streams.launch(lanes_.of(program_.actions[action].lane), {.run = run, .context = this, .index = action});
 }
 
 void LaneMachine::finish(Timeline& measured) {
-  streams_.synchronize();
+  lanes_.streams.synchronize();
   measured.assign(measured_.begin(), measured_.end());
 }
 

@@ -1,6 +1,7 @@
 #include "engine/rank.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -87,6 +88,10 @@ Rank::Rank(const Step& step, LocalWorld& world, int world_rank, Observer observe
   if (program_.store_bytes > 0)
     store_ = store_directory.empty() ? make_host_store(program_.store_bytes)
                                      : make_file_store(store_directory, program_.store_bytes);
+  const std::array programs{&program_, &step.evaluation.by_pipeline_rank[place_.pipeline_rank]};
+  lanes_ = std::make_unique<LaneStreams>(
+      programs, fmt::format("r{}", world_rank),
+      [&world, world_rank](const std::exception_ptr& error) { world.abort(error, world_rank); });
   training_ = bind(step.training, step.shape, "train", world, true);
   evaluation_ = bind(step.evaluation, step.evaluation_shape, "evaluate", world, false);
   const std::vector<int> members =
@@ -116,9 +121,7 @@ Rank::Bound Rank::bind(const Program& program, const StepShape& shape, std::stri
         if (observer_) observer_(settings.step, action, rank, arena_.at(0));
         if (inspecting_) inspect(action);
       };
-  bound.machine = std::make_unique<LaneMachine>(
-      rank, std::move(actions), fmt::format("r{}", world_rank_),
-      [&world, this](const std::exception_ptr& error) { world.abort(error, world_rank_); });
+  bound.machine = std::make_unique<LaneMachine>(rank, std::move(actions), *lanes_);
   const Buffer* scalars = find(rank, Role::Scalars, none, none);
   bound.scalars = reinterpret_cast<StepScalars*>(arena_.at(0) + scalars->offset);
   return bound;

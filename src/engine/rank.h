@@ -110,6 +110,7 @@ class Rank {
   Arena arena_;
   std::unique_ptr<Store> store_;
   uint64_t highest_byte_ = 0;
+  std::unique_ptr<LaneStreams> lanes_;
   Bound training_, evaluation_;
   std::unique_ptr<Communicator> replicas_;  // for visit_parameters
   std::unique_ptr<Communicator> everyone_;  // for find_non_finite

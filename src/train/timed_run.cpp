@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <numeric>
 #include <optional>
 
@@ -41,8 +42,9 @@ std::vector<Timeline> run_asleep(const Step& step, const CostModel& costs, int64
       return Duration(seconds_of(costs, step.training, place.pipeline_rank, action));
     };
     const Arena arena(rank.arena_bytes);
-    LaneMachine machine(rank, bind_sleep(step.training, step.shape, place, arena.at(0), duration),
-                        fmt::format("r{}", r), [&world, r](const std::exception_ptr& error) { world.abort(error, r); });
+    LaneStreams lanes(std::array{&rank}, fmt::format("r{}", r),
+                      [&world, r](const std::exception_ptr& error) { world.abort(error, r); });
+    LaneMachine machine(rank, bind_sleep(step.training, step.shape, place, arena.at(0), duration), lanes);
     const auto barrier = world.join("begin of a step", everyone, r);
     for (int64_t k = 0; k < steps; ++k) {
       barrier->barrier();

@@ -182,6 +182,27 @@ TEST(Streams, EndedWhileBusyReleaseWhatRuns) {
   }
 }
 
+// What commands use may go away after abandon(), and the streams still hold.
+TEST(Streams, AbandonedRunNothingAndStayFailed) {
+  Streams streams(three, 2);
+  streams.abandon();  // nothing there: no failure
+  streams.synchronize();
+  std::atomic<bool> running = false;
+  auto slow = [&](uint64_t) {
+    running = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    running = false;
+  };
+  auto never = [](uint64_t) { FAIL() << "was to be dropped"; };
+  streams.launch(0, command(slow));
+  streams.launch(0, command(never));
+  while (!running) std::this_thread::yield();
+  streams.abandon();
+  EXPECT_FALSE(running);
+  EXPECT_THROW(streams.synchronize(), InvariantError);
+  EXPECT_THROW(streams.launch(1, command(never)), InvariantError);
+}
+
 // Random waits, in an order that cannot deadlock: each may only wait for what was launched before.
 TEST(Streams, RandomWaitsAreAllKept) {
   const uint32_t seed = std::random_device{}();

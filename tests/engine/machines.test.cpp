@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <random>
 #include <thread>
@@ -23,7 +24,8 @@ TEST(LogMachine, EachLaneRunsItsActionsInIssueOrder) {
   for (uint16_t r = 0; r < 2; ++r) {
     const RankProgram& rank = step.training.by_pipeline_rank[r];
     std::vector<std::vector<std::string>> logs;
-    LaneMachine machine(rank, bind_log(step.training, {.pipeline_rank = r}, logs), "log");
+    LaneStreams lanes(std::array{&rank}, "log");
+    LaneMachine machine(rank, bind_log(step.training, {.pipeline_rank = r}, logs), lanes);
     Timeline timeline;
     execute(rank, machine, timeline);
     std::vector<std::vector<std::string>> expected(lane_count);
@@ -49,10 +51,11 @@ TEST(SleepMachine, ForwardsOfLaterStagesBeginAfterThoseOfEarlierOnes) {
     place.communicators = &communicators;
     const RankProgram& rank = step.training.by_pipeline_rank[place.pipeline_rank];
     Arena arena(rank.arena_bytes);
+    LaneStreams lanes(std::array{&rank}, "sleep", [&](const std::exception_ptr& error) { world.abort(error, r); });
     LaneMachine machine(rank,
                         bind_sleep(step.training, step.shape, place, arena.at(0),
                                    [](const Action&) { return std::chrono::microseconds(200); }),
-                        "sleep", [&](const std::exception_ptr& error) { world.abort(error, r); });
+                        lanes);
     execute(rank, machine, timelines[static_cast<size_t>(r)]);
   });
   std::map<std::pair<int, int>, Span> forwards, backwards;  // of (block, micro-batch)
