@@ -69,7 +69,7 @@ struct alignas(64) Scratch {
 // Like the library's own scratch, an exception to "no global state": nothing that can be observed but time depends on
 // what it holds.
 Scratch& scratch_of_thread() {
-  thread_local const auto scratch = std::make_unique<Scratch>();
+  thread_local const auto scratch = std::make_unique_for_overwrite<Scratch>();
   return *scratch;
 }
 
