@@ -54,7 +54,7 @@ SHARDPIPE_EXPORT(narrow_tile);
 namespace {
 
 // The largest cuts: three panels together fit a second-level cache of 1 MiB.
-constexpr int64_t tile_rows = 256, tile_columns = 256, tile_depth = 384;
+constexpr int64_t tile_rows = 128, tile_columns = 256, tile_depth = 384;
 
 // Between rows of a panel, in floats: rows that lie a multiple of 1 KiB apart share a few sets of the nearest cache.
 constexpr int64_t padding = 16;

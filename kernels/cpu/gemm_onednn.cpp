@@ -10,6 +10,9 @@
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "kernels/cpu/gemm_bfloat16.h"
 
@@ -36,6 +39,14 @@ struct ShapeHash {
   }
 };
 
+// The library packs matrices into memory that it frees after each product. What is made for good between two products
+// comes to lie in such a hole, the next packing finds it too small, and the heap grows by another for each shape.
+void give_back_holes_of_the_heap() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 struct alignas(64) CacheLine {
   std::byte bytes[64];
 };
@@ -61,7 +72,10 @@ class ProductsOfThread {
   // False where the library has no product for this type that is faster than converting.
   bool run(const Shape& shape, const void* a, const void* b, float* c) {
     auto found = products_.find(shape);
-    if (found == products_.end()) found = products_.emplace(shape, make(shape)).first;
+    if (found == products_.end()) {
+      found = products_.emplace(shape, make(shape)).first;
+      give_back_holes_of_the_heap();
+    }
     if (!found->second) return false;
     Product& product = *found->second;
     // oneDNN reads a and b only, but has one memory type for both

@@ -52,7 +52,7 @@ namespace {
 // `values(begin, count, out)` gives fp32; `put(byte, bytes)` takes it as `dtype`, a piece at a time.
 void fill(DType dtype, uint64_t count, const std::function<void(uint64_t begin, uint64_t count, float* out)>& values,
           const std::function<void(uint64_t byte, std::span<const std::byte>)>& put) {
-  constexpr uint64_t piece = 1 << 16;
+  constexpr uint64_t piece = 1 << 14;  // small: the C library keeps what is freed
   std::vector<float> floats(std::min(count, piece));
   std::vector<std::byte> stored(floats.size() * bytes_of(dtype));
   for (uint64_t begin = 0; begin < count; begin += piece) {
