@@ -9,7 +9,7 @@ namespace {
 
 // The C library keeps what is freed for the next call, and raises the size up to which it does to the largest that it
 // has seen: to what oneDNN packs matrices into, several MB a thread that no memory plan knows. With fixed bounds large
-// packings go back to the system after each product, at no cost that could be measured (docs/memory.md); those of small
+// packings go back to the system after each product, for at most 1 % of the time (docs/memory.md); those of small
 // products are reused.
 void bound_what_the_heap_keeps() {
 #ifdef __GLIBC__
