@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <dnnl.hpp>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -43,6 +44,10 @@ struct ShapeHash {
 // comes to lie in such a hole, the next packing finds it too small, and the heap grows by another for each shape.
 void give_back_holes_of_the_heap() {
 #ifdef __GLIBC__
+  // Where another allocator stands in for the C library's (a sanitizer's, a preloaded one), the first trim sets up that
+  // of the C library, which then takes for granted that no other thread does so.
+  static std::mutex one_at_a_time;
+  const std::scoped_lock lock(one_at_a_time);
   malloc_trim(0);
 #endif
 }

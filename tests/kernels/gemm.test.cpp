@@ -2,6 +2,7 @@
 #include <kernels/cpu/gemm.h>
 
 #include <cstdlib>
+#include <latch>
 #include <new>
 #include <thread>
 
@@ -126,6 +127,25 @@ TEST(GemmBits, DoNotDependOnOtherThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(differences, std::vector<int>(4, 0));
+}
+
+// In a process of its own each time: what is set up once in a process may be in each thread's way.
+TEST(GemmThreads, MayAllBeginAtOnceAndEnd) {
+  const auto run = [] {
+    const Problem problem = {Transpose::No, Transpose::Yes, 7, 65, 33};
+    const Floats a = problem.a(), b = problem.b();
+    std::latch all_there(8);
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 8; ++i) {
+      threads.emplace_back([&] {
+        Floats c = problem.c();
+        all_there.arrive_and_wait();
+        problem.run(a.data(), b.data(), c.data(), true);
+      });
+    }
+  };
+  for (int repeat = 0; repeat < 20; ++repeat)
+    EXPECT_EXIT((run(), std::_Exit(0)), testing::ExitedWithCode(0), "") << "repeat " << repeat;
 }
 
 TEST(GemmMemory, ACallOfAKnownShapeKeepsNothing) {
