@@ -22,6 +22,17 @@ struct BytesCost {
   double seconds(double bytes) const { return fixed_seconds + bytes * seconds_per_byte; }
 };
 
+// Ranks share a node of fast links, and each has a slower link of its own to other nodes.
+struct Nodes {
+  std::vector<uint32_t> members;  // of each group of the program, how many share a node; empty: all ranks are in one
+  BytesCost message, collective;  // as in CostModel, of one rank's link to another node
+  double per_node_seconds = 0;    // what a collective takes longer for each node after the first
+};
+
+// For Nodes::members: of each group, how many of its members share a node where they are the fewest. World ranks
+// (pipeline rank × dp + replica) fill one node of `ranks_in_node` >= 1 after the other.
+std::vector<uint32_t> members_in_a_node(const Program&, uint64_t dp, uint64_t replicate, uint64_t ranks_in_node);
+
 struct CostModel {
   std::vector<BlockSeconds> blocks;  // of every block, or one for all
   BytesCost message;                 // from one pipeline rank to the next: latency, 1 / bandwidth
@@ -31,6 +42,7 @@ struct CostModel {
   BytesCost store{};       // of the bytes that a Fetch or an Offload copies
   uint64_t dp = 1;         // replicas that the program was compiled for
   uint64_t replicate = 1;  // and copies of its shard groups
+  Nodes nodes{};           // message and collective above are those inside a node
 };
 
 // Of an action of this pipeline rank, from when it and all whom it speaks to have begun. InvariantError where `blocks`

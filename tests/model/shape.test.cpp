@@ -8,6 +8,7 @@
 #include "kernels/cpu/attention.h"
 #include "model/shape/model.h"
 #include "model/shape/pieces.h"
+#include "model/shape/work.h"
 
 namespace shardpipe {
 namespace {
@@ -284,6 +285,52 @@ TEST(Flops, CountMatricesTwiceAndHalfOfAttention) {
   EXPECT_EQ(again(1, Recompute::Full), 2 * tokens * 8 * hidden * hidden + 2 * tokens * 512 * hidden);
   EXPECT_EQ(again(0, Recompute::Full), 0);
   EXPECT_EQ(again(13, Recompute::Full), forward_flops(model, model.blocks[13], {2, 512}));
+}
+
+Product attention_of(const Work& work) { return work.products.back(); }
+
+// What is multiplied forwards is multiplied twice backwards, but that attention makes its scores again: 2 and 5
+// products.
+TEST(Work, OfABackwardIsTwiceTheForwardAndScoresAgain) {
+  for (const std::string& preset : model_presets()) {
+    const Model model = make_model(model_preset(preset));
+    const MicroBatchShape shape{2, 128, DType::BFloat16};
+    for (const Block& block : model.blocks) {
+      const Work forward = forward_work(model, block, shape), input = backward_input_work(model, block, shape),
+                 weight = backward_weight_work(model, block, shape);
+      const double scores = block.kind == BlockKind::Layer ? attention_of(forward).flops() / 2 : 0;
+      EXPECT_DOUBLE_EQ(input.flops() + weight.flops(), 2 * forward.flops() + scores) << preset << ", " << block.name;
+      EXPECT_DOUBLE_EQ(weight.flops(), forward.flops() - 2 * scores) << preset << ", " << block.name;
+      EXPECT_GT(forward.bytes, 0);
+      EXPECT_GT(weight.bytes, 0);
+      EXPECT_EQ(input.bytes > 0, block.kind != BlockKind::Embedding);
+      EXPECT_DOUBLE_EQ(forward.flops(), forward_flops(model, block, shape));
+    }
+  }
+}
+
+// [tokens, out] = [tokens, in] × [in, out]; its gradients are [tokens, in] and [out, in].
+TEST(Work, ProductsHaveTheShapesOfTheLayers) {
+  const Model model = make_model(model_preset("llama-8b"));
+  const MicroBatchShape shape{1, 8192, DType::BFloat16};
+  const Work forward = forward_work(model, model.blocks[1], shape);
+  const auto has = [](const Work& work, Product product) {
+    return std::ranges::find(work.products, product) != work.products.end();
+  };
+  EXPECT_TRUE(has(forward, {1, 8192, 1024, 4096}));   // keys
+  EXPECT_TRUE(has(forward, {1, 8192, 14336, 4096}));  // up
+  EXPECT_TRUE(has(forward, {1, 8192, 4096, 14336}));  // down
+  EXPECT_TRUE(has(forward, {2 * 32 / 2.0, 8192, 8192, 128}));
+  EXPECT_TRUE(has(backward_input_work(model, model.blocks[1], shape), {1, 8192, 4096, 1024}));
+  EXPECT_TRUE(has(backward_weight_work(model, model.blocks[1], shape), {1, 1024, 4096, 8192}));
+  EXPECT_TRUE(has(forward_work(model, model.blocks.back(), shape), {1, 8192, 128256, 4096}));
+}
+
+TEST(Work, BytesAreOfTheActivationsType) {
+  const Model model = make_model(model_preset("gpt2-124m"));
+  for (const Block& block : model.blocks)
+    EXPECT_DOUBLE_EQ(forward_work(model, block, {4, 1024, DType::Float32}).bytes,
+                     2 * forward_work(model, block, {4, 1024, DType::BFloat16}).bytes);
 }
 
 }  // namespace

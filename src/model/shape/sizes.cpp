@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "model/shape/model.h"
 #include "model/shape/pieces.h"
+#include "model/shape/work.h"
 
 namespace shardpipe {
 namespace {
@@ -10,11 +11,6 @@ namespace {
 bool is_gpt2(const ModelConfig& config) { return config.family == Family::Gpt2; }
 int64_t head_dim(const ModelConfig& config) { return config.hidden / config.heads; }
 int64_t qkv_width(const ModelConfig& config) { return (config.heads + 2 * config.kv_heads) * head_dim(config); }
-
-// q·kᵀ and probabilities·v, each over half of sequence × sequence
-double attention_flops(const ModelConfig& config, MicroBatchShape shape) {
-  return 2 * (2 * static_cast<double>(shape.tokens() * shape.sequence) * static_cast<double>(config.hidden)) / 2;
-}
 
 // Of what is kept, and of what is computed again.
 template <typename Pieces>
@@ -200,31 +196,11 @@ uint64_t activation_bytes(const Model& model, MicroBatchShape shape) {
 }
 
 double forward_flops(const Model& model, const Block& block, MicroBatchShape shape) {
-  const ModelConfig& config = model.config;
-  const auto tokens = static_cast<double>(shape.tokens()), hidden = static_cast<double>(config.hidden);
-  switch (block.kind) {
-    case BlockKind::Embedding:
-      return 0;  // a copy
-    case BlockKind::Layer: {
-      uint64_t weights = 0;
-      for (const Tensor& tensor : model.groups[block.groups[0]].tensors) {
-        if (tensor.shape.size() == 2) weights += tensor.elements;
-      }
-      return 2 * tokens * static_cast<double>(weights) + attention_flops(config, shape);
-    }
-    case BlockKind::Head:
-      return 2 * tokens * hidden * static_cast<double>(config.vocab_size);
-  }
-  throw InvariantError(fmt::format("block '{}' is of no kind", block.name));
+  return forward_work(model, block, shape).flops();
 }
 
-// Of a layer all but its last product, whose result the forward gave away.
 double recompute_flops(const Model& model, const Block& block, MicroBatchShape shape, Recompute recompute) {
-  const ModelConfig& config = model.config;
-  if (recompute == Recompute::None || block.kind == BlockKind::Embedding) return 0;
-  if (recompute == Recompute::Selective) return block.kind == BlockKind::Layer ? attention_flops(config, shape) : 0;
-  const double last_product = 2.0 * static_cast<double>(shape.tokens() * config.ffn * config.hidden);
-  return forward_flops(model, block, shape) - (block.kind == BlockKind::Layer ? last_product : 0);
+  return recompute_work(model, block, shape, recompute).flops();
 }
 
 }  // namespace shardpipe
