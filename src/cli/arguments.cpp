@@ -1,6 +1,8 @@
 // Reads a subcommand's flags. Written by hand because every mistake is to be told, not the first one, and because
 // nothing may be guessed: no abbreviations, no flag taken for another flag's value.
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -34,6 +36,7 @@ class Reader {
         problem("found '{}', which no flag takes; allowed: flags, which begin with --", argument);
       }
     }
+    if (!model_file_.empty()) add_model_file();
     return std::move(result_);
   }
 
@@ -51,15 +54,15 @@ class Reader {
     const std::string name = begins_a_flag(flag) ? flag.substr(2) : "";
 
     if (name == "help") return take_switch(flag, value, result_.help);
-    if (name == "print-config" && takes_config()) return take_switch(flag, value, result_.print_config);
+    if (name == "print-config" && prints_config()) return take_switch(flag, value, result_.print_config);
     if (name == "dry-run" && command_ == Command::Train) return take_switch(flag, value, result_.dry_run);
     if (name == "train" && command_ == Command::Matrix) return take_switch(flag, value, result_.train);
     if (name == "config" && takes_config()) return take_config(value);
-    for (const Option& option : table()) {
-      if (!belongs(option, command_) || name.empty()) continue;
-      if (option.kind == Kind::Switch && (name == option.name || name == option.opposite))
-        return take_boolean(option, flag, value, name == option.name);
-      if (name == option.name) return take_option(option, flag, value);
+    for (const Option* option : options_of(command_)) {
+      if (name.empty()) break;
+      if (option->kind == Kind::Switch && (name == option->name || name == option->opposite))
+        return take_boolean(*option, flag, value, name == option->name);
+      if (name == option->name) return take_option(*option, flag, value);
     }
     problem(
         "{}: found an unknown flag of {}, allowed: those that --help lists{}", flag, command_name(),
@@ -100,6 +103,11 @@ class Reader {
 
   void take_option(const Option& option, const std::string& flag, std::optional<std::string> text) {
     if (!text) text = next_value();
+    if (option.name == "model" && text && names_model_file(*text)) {
+      if (!model_file_.empty()) problem("{}: found twice, allowed: once", flag);
+      model_file_ = *text;
+      return;
+    }
     try {
       store(option, flag, parse_value(option, text.value_or("")));
     } catch (const InputError& error) {
@@ -124,24 +132,48 @@ class Reader {
     }
   }
 
-  const std::vector<Option>& table() const { return command_ == Command::Show ? show_options() : options(); }
+  // What a flag says wins over the file.
+  void add_model_file() try {
+    Settings& settings = result_.settings;
+    const auto takes = [&](const Setting& setting) {
+      return std::ranges::none_of(settings.given, [&](const Setting& own) { return own.option == setting.option; }) &&
+             std::ranges::none_of(settings.unreadable, [&](const Option* own) { return own == setting.option; });
+    };
+    const Settings file = read_model_file(model_file_);
+    std::ranges::copy_if(file.given, std::back_inserter(settings.given), takes);
+    settings.unreadable.insert(settings.unreadable.end(), file.unreadable.begin(), file.unreadable.end());
+    settings.problems.insert(settings.problems.end(), file.problems.begin(), file.problems.end());
+    if (file.given.empty()) mark_model_unreadable();
+  } catch (const InputError& error) {
+    result_.settings.problems.insert(result_.settings.problems.end(), error.problems().begin(), error.problems().end());
+    mark_model_unreadable();
+  }
+
+  // No rule is told of sizes that nobody knows.
+  void mark_model_unreadable() {
+    for (const Option& option : options())
+      if (option.group == "Model") result_.settings.unreadable.push_back(&option);
+  }
+
   bool takes_config() const { return command_ != Command::Show; }
+  bool prints_config() const { return takes_config() && command_ != Command::Plan; }
   std::string_view command_name() const {
     return command_ == Command::Train    ? "train"
            : command_ == Command::Verify ? "verify"
            : command_ == Command::Matrix ? "matrix"
+           : command_ == Command::Plan   ? "plan"
                                          : "show";
   }
 
   std::vector<std::string> known_names() const {
     std::vector<std::string> names{"help"};
-    if (takes_config()) names.insert(names.end(), {"print-config", "config"});
+    if (takes_config()) names.emplace_back("config");
+    if (prints_config()) names.emplace_back("print-config");
     if (command_ == Command::Train) names.emplace_back("dry-run");
     if (command_ == Command::Matrix) names.emplace_back("train");
-    for (const Option& option : table()) {
-      if (!belongs(option, command_)) continue;
-      names.push_back(option.name);
-      if (!option.opposite.empty()) names.push_back(option.opposite);
+    for (const Option* option : options_of(command_)) {
+      names.push_back(option->name);
+      if (!option->opposite.empty()) names.push_back(option->opposite);
     }
     return names;
   }
@@ -149,15 +181,33 @@ class Reader {
   Command command_;
   std::span<const std::string> rest_;
   Arguments result_;
+  std::string model_file_;  // empty: --model names none
   bool config_seen_ = false;
 };
 
 }  // namespace
 
+// What a plan does not vary, and what it takes for one value of all ranks.
+constexpr std::array<std::string_view, 6> not_of_plan{"stages",       "reproducible", "reshard-after-forward",
+                                                      "memory-limit", "offload-to",   "offload-piece"};
+
 bool belongs(const Option& option, Command command) {
+  if (command == Command::Plan)
+    return (option.group == "Model" && option.name != "block-cost") || option.name == "optimizer" ||
+           (option.group == "Layout" && std::ranges::find(not_of_plan, option.name) == not_of_plan.end());
   if (command == Command::Matrix)  // which trains on tokens of the seed
     return (option.of_verify && option.group != "Data") || option.name == "memory-limit";
   return command != Command::Verify || option.of_verify;
+}
+
+std::vector<const Option*> options_of(Command command) {
+  std::vector<const Option*> found;
+  if (command != Command::Show)
+    for (const Option& option : options())
+      if (belongs(option, command)) found.push_back(&option);
+  if (command == Command::Show || command == Command::Plan)
+    for (const Option& option : command == Command::Show ? show_options() : plan_options()) found.push_back(&option);
+  return found;
 }
 
 void add_default(Settings& from_file, std::string_view name, Value value, std::string where) {

@@ -30,8 +30,9 @@ int dispatch(std::vector<std::string> arguments) {
   if (arguments[0] == "train") return cli::train_command(rest);
   if (arguments[0] == "verify") return cli::verify_command(rest);
   if (arguments[0] == "matrix") return cli::matrix_command(rest);
+  if (arguments[0] == "plan") return cli::plan_command(rest);
   if (arguments[0] == "show") return cli::show_command(rest);
-  const std::array<std::string, 4> commands{"train", "verify", "matrix", "show"};
+  const std::array<std::string, 5> commands{"train", "verify", "matrix", "plan", "show"};
   throw InputError(fmt::format("found '{}', which is no subcommand; allowed: {}{}", arguments[0],
                                fmt::join(commands, ", "), did_you_mean(arguments[0], commands)));
 }

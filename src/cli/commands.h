@@ -12,6 +12,7 @@ namespace shardpipe::cli {
 int train_command(std::span<const std::string> arguments);
 int verify_command(std::span<const std::string> arguments);
 int matrix_command(std::span<const std::string> arguments);
+int plan_command(std::span<const std::string> arguments);
 int show_command(std::span<const std::string> arguments);
 
 // What is done with a right configuration; each returns the exit code.

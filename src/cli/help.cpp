@@ -34,11 +34,21 @@ std::string entry(const std::string& flag, const std::string& text) {
   return result + "\n";
 }
 
-std::string entry_of(const Option& option) {
-  const std::string choices = placeholder(option) == "NAME" && option.name != "model"
+// Of a plan, what is not given is looked for.
+std::string default_of(const Option& option, Command command) {
+  if (command != Command::Plan || option.group != "Layout") return default_of(option);
+  return option.name == "global-batch-size" ? "none: it must be given"
+         : option.name == "precision"       ? "bf16"
+         : option.name == "reduce-dtype"    ? default_of(option)
+                                            : "what is fastest";
+}
+
+std::string entry_of(const Option& option, Command command) {
+  const std::string choices = placeholder(option) == "NAME" && option.name != "model" && !option.choices.empty()
                                   ? fmt::format(": {}", fmt::join(option.choices, ", "))
                                   : "";
-  return entry(spelling_of(option), fmt::format("{}{} (default {})", option.help, choices, default_of(option)));
+  return entry(spelling_of(option),
+               fmt::format("{}{} (default {})", option.help, choices, default_of(option, command)));
 }
 
 std::string help_of_show() {
@@ -73,7 +83,7 @@ std::string common_entries(Command command) {
   std::string text = "\nThis command\n";
   text += entry("--config FILE.toml",
                 "settings from a flat TOML file: the flags' names without their dashes, '-' or '_' alike; flags win");
-  text += entry("--print-config", "print the whole configuration as TOML and stop");
+  if (command != Command::Plan) text += entry("--print-config", "print the whole configuration as TOML and stop");
   if (command == Command::Train)
     text += entry("--dry-run", "compile and check the program, print who holds what, and stop");
   if (command == Command::Matrix)
@@ -106,6 +116,7 @@ std::string overview() {
          "                       first difference\n"
          "  shardpipe matrix …   which layouts run: ZeRO stage × schedule × offload ×\n"
          "                       precision × recompute\n"
+         "  shardpipe plan …     which layouts of a model on so many devices are fastest\n"
          "  shardpipe show …     draw a pipeline schedule, or several to compare\n"
          "\n"
          "Examples\n"
@@ -123,6 +134,11 @@ std::string overview() {
 std::string help_of(Command command) {
   if (command == Command::Show) return help_of_show();
   std::string text = command == Command::Train ? "shardpipe train --model NAME --data FILE [flags]: train a model.\n"
+                     : command == Command::Plan
+                         ? "shardpipe plan --model NAME --devices N --device-preset NAME\n"
+                           "--global-batch-size B [flags]: rank the layouts that fit by the time of a step.\n"
+                           "Each is compiled, its memory is exact, its time simulated. A flag of the layout\n"
+                           "keeps to that value.\n"
                      : command == Command::Matrix
                          ? "shardpipe matrix [flags]: every cell of ZeRO stage × schedule × offload ×\n"
                            "precision × recompute: which run, and of those that do not why, and the nearest\n"
@@ -136,11 +152,10 @@ std::string help_of(Command command) {
                            "seed. Exit code 1 when they differ.\n";
   text += "A flag's value follows it, or stands after '=': --pp 2, --pp=2.\n";
   std::string group;
-  for (const Option& option : options()) {
-    if (!belongs(option, command)) continue;
-    if (option.group != group) text += fmt::format("\n{}\n", option.group);
-    group = option.group;
-    text += entry_of(option);
+  for (const Option* option : options_of(command)) {
+    if (option->group != group) text += fmt::format("\n{}\n", option->group);
+    group = option->group;
+    text += entry_of(*option, command);
   }
   return text + common_entries(command);
 }

@@ -81,7 +81,9 @@ std::vector<Option> make_options() {
   std::string group = "Model";
   add(plain<std::string>(
       group, Kind::Text, "model", [](RunConfig & c) -> auto& { return c.model.name; },
-      fmt::format("preset: {}", fmt::join(model_presets(), ", ")), "none: it must be given"));
+      fmt::format("a Hugging Face config.json (a name that ends in .json), or a preset: {}",
+                  fmt::join(model_presets(), ", ")),
+      "none: it must be given"));
   table.back().choices = model_presets();
   table.back().kind = Kind::Choice;
   add(plain<int64_t>(
@@ -110,6 +112,12 @@ std::vector<Option> make_options() {
                         "the head uses the token embedding", preset),
                     "untied"));
 
+  add(plain<double>(
+      group, Kind::Real, "norm-epsilon", [](RunConfig & c) -> auto& { return c.model.norm_epsilon; },
+      "added to a variance before its root is taken", preset));
+  add(plain<double>(
+      group, Kind::Real, "rope-theta", [](RunConfig & c) -> auto& { return c.model.rope_theta; },
+      "of llama: base of the rotary angles", preset));
   add(plain<double>(
       group, Kind::Real, "dropout", [](RunConfig & c) -> auto& { return c.model.dropout; },
       "of gpt2: share of the embedding, of attention's probabilities and of both residual branches that a training "

@@ -46,6 +46,8 @@ struct Option {
 const std::vector<Option>& options();  // made once, never changed
 // The flags of `shardpipe show`, which are no keys: nothing of a run; `set` and `get` are empty.
 const std::vector<Option>& show_options();
+// Those of `shardpipe plan` that are nothing of a run; it takes some of options() besides: see belongs().
+const std::vector<Option>& plan_options();
 
 // What the kind allows, in words: "a whole number", "adamw, sgd".
 std::string allowed(const Option&);

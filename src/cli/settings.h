@@ -30,11 +30,17 @@ struct Arguments {
   bool help = false, print_config = false, dry_run = false, train = false;
 };
 
-enum class Command : uint8_t { Train, Verify, Show, Matrix };
-bool belongs(const Option&, Command);  // whether it is a flag of the command
+enum class Command : uint8_t { Train, Verify, Show, Matrix, Plan };
+bool belongs(const Option&, Command);            // whether one of options() is a flag of the command
+std::vector<const Option*> options_of(Command);  // all its flags, in the order of --help
 
 // `--flag value` and `--flag=value`. The value of a flag may begin with one dash (a negative number) but not with two.
 Arguments read_arguments(Command, std::span<const std::string> arguments);
+
+// Whether --model names a file: a Hugging Face config.json; and its sizes, for the options that nothing else gives.
+// InputError where it cannot be read.
+bool names_model_file(std::string_view model);
+Settings read_model_file(const std::string& path);
 
 // A flat TOML file: every key is an option, its value has the option's type.
 Settings read_config_file(const std::string& path);

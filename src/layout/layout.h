@@ -34,7 +34,7 @@ struct Layout {
   std::string recompute = "none";        // none, full, selective, every:N, blocks:LIST: see recompute_of_blocks
   std::string offload = "none";          // none, or of optimizer, params, activations some: see offload_of
   int64_t offload_piece = 1 << 20;       // elements of optimizer state that are in the arena at once
-  std::vector<int64_t> stages;  // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
+  std::vector<int64_t> stages{};  // blocks in each stage (pp × chunks a rank of them); empty: balanced when compiled
 
   int64_t ranks() const { return pp * dp; }
   int64_t shard_group() const { return dp / replicate; }  // replicas that share one copy

@@ -109,19 +109,24 @@ StepFigures step_figures(const Program& program, const std::vector<Timeline>& ti
     check_invariant(timelines[r].size() == rank.actions.size(), "rank {}: {} spans of {} actions", r,
                     timelines[r].size(), rank.actions.size());
     RankFigures& own = figures.ranks.emplace_back();
-    std::vector<Span> compute, communication;
+    std::vector<Span> compute, communication, store;
     Span own_passes{infinity, -infinity};
     for (size_t i = 0; i < rank.actions.size(); ++i) {
       const Span& span = timelines[r][i];
       extend(step, span);
-      (rank.actions[i].group == none ? compute : communication).push_back(span);
+      const Kind kind = rank.actions[i].kind;
+      const bool copies = kind == Kind::Fetch || kind == Kind::Offload;
+      (copies ? store : rank.actions[i].group == none ? compute : communication).push_back(span);
       if (!is_compute(rank.actions[i].kind)) continue;
       own.compute_seconds += span.end_seconds - span.begin_seconds;
       extend(own_passes, span);
     }
     const std::vector<Span> talk = merged(std::move(communication));
     own.communication_seconds = total(talk);
-    own.exposed_seconds = own.communication_seconds - overlap(talk, merged(std::move(compute)));
+    own.exposed_seconds = own.communication_seconds - overlap(talk, merged(compute));
+    compute.insert(compute.end(), talk.begin(), talk.end());
+    const std::vector<Span> copied = merged(std::move(store));
+    own.exposed_store_seconds = total(copied) - overlap(copied, merged(std::move(compute)));
     own.peak_bytes = peak_bytes(rank, timelines[r]);
     own.peak_micro_batches = peak_micro_batches(rank, timelines[r]);
     work += own.compute_seconds;

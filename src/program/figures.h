@@ -12,6 +12,7 @@ struct RankFigures {
   double compute_seconds = 0;                  // of blocks: forwards and backwards
   double communication_seconds = 0;            // with some communication under way
   double exposed_seconds = 0;                  // of those, without arithmetic beside it
+  double exposed_store_seconds = 0;            // with something copied from or to the store, and nothing else going on
   double first_seconds = 0, last_seconds = 0;  // begin of the first, end of the last forward or backward
   uint64_t peak_bytes = 0;  // live at one time; at most the arena. A buffer lives from the begin of its first use to
                             // the end of its last; one that lives no time is not counted

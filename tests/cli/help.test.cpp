@@ -43,6 +43,39 @@ TEST(CommandLinePage, HasTheFlagsThatThereAre) {
       << tables_of_flags();
 }
 
+// Those of plan alone, as docs/plan.md has them.
+std::string table_of_plan_flags() {
+  std::string text = "| Flag | Meaning | Default |\n|---|---|---|\n";
+  for (const Option& option : plan_options()) {
+    const std::string choices = placeholder(option) == "NAME" && !option.choices.empty()
+                                    ? fmt::format(": {}", fmt::join(option.choices, ", "))
+                                    : "";
+    text += fmt::format("| `{}` | {}{} | {} |\n", in_a_cell(spelling_of(option)), in_a_cell(option.help), choices,
+                        in_a_cell(option.default_text));
+  }
+  return text;
+}
+
+TEST(PlanPage, HasTheFlagsThatThereAre) {
+  const std::string page = content_of(TEST_DATA_DIR "/../docs/plan.md");
+  const std::string begin = "<!-- flags: begin -->\n\n", end = "\n<!-- flags: end -->";
+  const size_t from = page.find(begin), to = page.find(end);
+  ASSERT_NE(from, std::string::npos);
+  ASSERT_NE(to, std::string::npos);
+  EXPECT_EQ(page.substr(from + begin.size(), to - from - begin.size()), table_of_plan_flags())
+      << "between the two marks of docs/plan.md belongs:\n"
+      << table_of_plan_flags();
+}
+
+TEST(Help, OfPlanNamesWhatItTakes) {
+  const std::string text = help_of(Command::Plan);
+  for (const Option* option : options_of(Command::Plan))
+    EXPECT_THAT(text, testing::HasSubstr("\n  " + spelling_of(*option)));
+  for (const char* absent :
+       {"--print-config", "--steps", "--data", "--stages", "--out", "--memory-limit", "--block-cost"})
+    EXPECT_THAT(text, testing::Not(testing::HasSubstr(fmt::format("\n  {}", absent))));
+}
+
 TEST(Help, NamesEveryFlagOnALineOfItsOwn) {
   for (const Command command : {Command::Train, Command::Verify, Command::Matrix})
     for (const Option& option : options()) {
@@ -54,8 +87,8 @@ TEST(Help, NamesEveryFlagOnALineOfItsOwn) {
 }
 
 TEST(Help, FitsIntoEightyColumns) {
-  for (const std::string& text :
-       {overview(), help_of(Command::Train), help_of(Command::Verify), help_of(Command::Matrix)}) {
+  for (const std::string& text : {overview(), help_of(Command::Train), help_of(Command::Verify),
+                                  help_of(Command::Matrix), help_of(Command::Plan)}) {
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
       const auto columns =

@@ -40,6 +40,9 @@ ModelConfig two_layers(const char* preset, bool tied) {
 TEST(Presets, HaveThePublishedNumberOfParameters) {
   const auto parameters = [](const char* preset) { return make_model(model_preset(preset)).parameters(); };
   EXPECT_EQ(parameters("gpt2-124m"), 124'439'808);
+  ModelConfig untied = model_preset("gpt2-124m");
+  untied.tied_embeddings = false;
+  EXPECT_EQ(make_model(untied).parameters(), 163'037'184);
   EXPECT_EQ(parameters("gpt2-350m"), 354'823'168);
   EXPECT_EQ(parameters("gpt2-774m"), 774'030'080);
   EXPECT_EQ(parameters("gpt2-1.5b"), 1'557'611'200);
@@ -100,7 +103,7 @@ TEST(Problems, AreAllToldAtOnceWithTheNearestRightValues) {
   EXPECT_THAT(problems_of(config),
               ElementsAre(AllOf(StartsWith("--hidden: found 66,"), HasSubstr("64 or 68 would be")),
                           AllOf(StartsWith("--kv-heads: found 3,"), HasSubstr("2 would be")),
-                          StartsWith("norm_epsilon: found 0,"), StartsWith("rope_theta: found 0.5,")));
+                          StartsWith("--norm-epsilon: found 0,"), StartsWith("--rope-theta: found 0.5,")));
   EXPECT_THROW(make_model(config), InputError);
 }
 

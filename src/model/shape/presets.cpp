@@ -127,10 +127,13 @@ std::vector<std::string> problems_of(const ModelConfig& config) {
     problem("--kv-heads: found {}, which does not divide --heads {}; allowed: a divisor of it, {} would be",
             config.kv_heads, config.heads, nearest);
   }
-  if (!(config.norm_epsilon > 0 && config.norm_epsilon < 1))  // these two have no flag: a preset sets them
-    problem("norm_epsilon: found {}, allowed: a number between 0 and 1", config.norm_epsilon);
+  if (!(config.norm_epsilon > 0 && config.norm_epsilon < 1))
+    problem("--norm-epsilon: found {}, allowed: a number between 0 and 1", config.norm_epsilon);
   if (config.family == Family::Llama && !(config.rope_theta >= 1 && std::isfinite(config.rope_theta)))
-    problem("rope_theta: found {}, allowed: a finite number, 1 or more", config.rope_theta);
+    problem("--rope-theta: found {}, allowed: a finite number, 1 or more", config.rope_theta);
+  if (config.family == Family::Gpt2 && config.rope_theta != ModelConfig().rope_theta)
+    problem("--rope-theta: found {}, allowed: none for {}: GPT-2 has no rotary positions", config.rope_theta,
+            config.name);
   if (!(config.dropout >= 0 && static_cast<float>(config.dropout) < 1))  // kernels have it as a float
     problem("--dropout: found {}, allowed: a number from 0 to below 1", config.dropout);
   else if (config.dropout > 0 && (config.family == Family::Llama || is_synthetic(config)))
