@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 #include <numeric>
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "comm/local/local_world.h"
 #include "kernels/cpu/activation.h"
@@ -17,10 +17,6 @@
 
 namespace shardpipe {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 double least(const std::vector<double>& values) { return *std::ranges::min_element(values); }
 

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "report/run_folder.h"
 
 namespace shardpipe {
 namespace {
@@ -97,11 +98,11 @@ constexpr double least_rate = 1, most_rate = 1e18;     // a second
 constexpr double most_seconds = 10, least_second = 0;  // a latency
 constexpr double least_count = 1, most_bytes = 1e18;
 
+constexpr std::string_view where_it_can_be_written = "a file in a folder that can be written and has room";
+
 [[noreturn]] void cannot_write(const std::filesystem::path& path, int error) {
-  throw InputError(
-      fmt::format("--profile {}: found that it cannot be written ({}), allowed: a file in a folder that "
-                  "can be written and has room",
-                  path.string(), std::strerror(error)));
+  throw InputError(fmt::format("--profile {}: found that it cannot be written ({}), allowed: {}", path.string(),
+                               std::strerror(error), where_it_can_be_written));
 }
 
 }  // namespace
@@ -181,25 +182,10 @@ void check_can_write_profile(const std::filesystem::path& path) {
   unlink(temporary.c_str());
 }
 
-void write_profile(const Profile& profile, const std::filesystem::path& path) {
-  const std::string text = to_json(profile);
-  const std::string temporary = path.string() + ".tmp";
-  const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (descriptor < 0) cannot_write(path, errno);
-  int error = 0;
-  for (std::string_view rest = text; error == 0 && !rest.empty();) {
-    const ssize_t written = write(descriptor, rest.data(), rest.size());
-    if (written >= 0)
-      rest.remove_prefix(static_cast<size_t>(written));
-    else if (errno != EINTR)
-      error = errno;
-  }
-  if (error == 0 && fsync(descriptor) != 0) error = errno;
-  if (close(descriptor) != 0 && error == 0) error = errno;
-  if (error == 0 && rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return;
-  unlink(temporary.c_str());
-  cannot_write(path, error);
+void write_profile(const Profile& profile, const std::filesystem::path& path) try {
+  write_file_atomically(path, to_json(profile));
+} catch (const std::runtime_error& error) {
+  throw InputError(fmt::format("--profile: found that {}, allowed: {}", error.what(), where_it_can_be_written));
 }
 
 }  // namespace shardpipe

@@ -215,9 +215,7 @@ void add_default(Settings& from_file, std::string_view name, Value value, std::s
   const bool given =
       std::ranges::any_of(from_file.given, [&](const Setting& setting) { return is_it(setting.option); }) ||
       std::ranges::any_of(from_file.unreadable, is_it);
-  if (!given)
-    from_file.given.push_back(
-        {&*std::ranges::find(options(), name, &Option::name), std::move(value), std::move(where)});
+  if (!given) from_file.given.push_back({&option_named(name), std::move(value), std::move(where)});
 }
 
 Arguments read_arguments(Command command, std::span<const std::string> arguments) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/hardware.h"
 #include "schedules/schedule.h"
 
 namespace shardpipe::cli {
@@ -44,11 +45,20 @@ std::string default_of(const Option& option, Command command) {
 }
 
 std::string entry_of(const Option& option, Command command) {
-  const std::string choices = placeholder(option) == "NAME" && option.name != "model" && !option.choices.empty()
-                                  ? fmt::format(": {}", fmt::join(option.choices, ", "))
-                                  : "";
-  return entry(spelling_of(option),
-               fmt::format("{}{} (default {})", option.help, choices, default_of(option, command)));
+  return entry(spelling_of(option), fmt::format("{} (default {})", meaning_of(option), default_of(option, command)));
+}
+
+std::string known_devices() {
+  std::string text = "\nDevices that are known\n";
+  for (const std::string& name : device_presets()) {
+    const Device device = device_preset(name);
+    text += entry(name, fmt::format("{:.0f} TFLOP/s of 16 bits, {:.3g} of fp32; {:.0f} GB, {:.0f} GB/s of memory "
+                                    "reached; usual network {}. {}",
+                                    device.peak_flops / 1e12, device.peak_flops_fp32 / 1e12,
+                                    static_cast<double>(device.memory_bytes) / 1e9,
+                                    device.memory_bytes_per_second / 1e9, device.network, device.source));
+  }
+  return text;
 }
 
 std::string help_of_show() {
@@ -97,6 +107,13 @@ std::string spelling_of(const Option& option) {
   const std::string value = placeholder(option);
   return fmt::format("--{}{}{}{}{}", option.name, value.empty() ? "" : " ", value,
                      option.opposite.empty() ? "" : ", --", option.opposite);
+}
+
+std::string meaning_of(const Option& option) {
+  const bool hides_choices = option.kind == Kind::Choice && placeholder(option) == "NAME";
+  const bool says_them = option.name == "model";  // and that a file may stand there
+  return hides_choices && !says_them ? fmt::format("{}: {}", option.help, fmt::join(option.choices, ", "))
+                                     : option.help;
 }
 
 std::string default_of(const Option& option) {
@@ -157,7 +174,8 @@ std::string help_of(Command command) {
     group = option->group;
     text += entry_of(*option, command);
   }
-  return text + common_entries(command);
+  text += common_entries(command);
+  return command == Command::Plan ? text + known_devices() : text;
 }
 
 }  // namespace shardpipe::cli

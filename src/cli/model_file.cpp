@@ -50,8 +50,7 @@ class ModelFile {
   }
 
   void set(std::string_view option, Value value, const std::string& key) {
-    settings_.given.push_back(
-        {&*std::ranges::find(options(), option, &Option::name), std::move(value), fmt::format("{}: {}", path_, key)});
+    settings_.given.push_back({&option_named(option), std::move(value), fmt::format("{}: {}", path_, key)});
   }
 
   // A size that the file must have; 0 where it has none.
@@ -59,7 +58,7 @@ class ModelFile {
     const json* found = find(key);
     if (found == nullptr || !found->is_number_integer()) {
       problem(key, "a whole number");
-      settings_.unreadable.push_back(&*std::ranges::find(options(), option, &Option::name));
+      settings_.unreadable.push_back(&option_named(option));
       return 0;
     }
     const auto value = found->get<int64_t>();

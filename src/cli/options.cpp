@@ -404,6 +404,12 @@ const std::vector<Option>& options() {
   return table;
 }
 
+const Option& option_named(std::string_view name) {
+  const auto found = std::ranges::find(options(), name, &Option::name);
+  check_invariant(found != options().end(), "no option is called '{}'", name);
+  return *found;
+}
+
 std::string allowed(const Option& option) {
   if (!option.allowed_text.empty()) return option.allowed_text;
   switch (option.kind) {

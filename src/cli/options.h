@@ -43,7 +43,8 @@ struct Option {
   std::string allowed_text = {}, placeholder_text = {};  // of a Text: what stands there, where it is no folder
 };
 
-const std::vector<Option>& options();  // made once, never changed
+const std::vector<Option>& options();               // made once, never changed
+const Option& option_named(std::string_view name);  // one of them that there is
 // The flags of `shardpipe show`, which are no keys: nothing of a run; `set` and `get` are empty.
 const std::vector<Option>& show_options();
 // Those of `shardpipe plan` that are nothing of a run; it takes some of options() besides: see belongs().

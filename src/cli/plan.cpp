@@ -133,28 +133,23 @@ std::string model_flags(const RunConfig& config) {
   return text;
 }
 
+bool calibrates(const Settings& flags) { return find(flags, "calibrate") != nullptr; }
+
 std::string preset_asked(const Settings& flags) {
-  const bool calibrates = find(flags, "calibrate") != nullptr;
-  return text_or(flags, "device-preset", calibrates ? "cpu" : device_presets().front());
+  return text_or(flags, "device-preset", calibrates(flags) ? "cpu" : device_presets().front());
 }
 
-bool plans_for_this_machine(const Settings& flags) { return preset_asked(flags) == "cpu"; }
-
 Cluster cluster_asked(const Settings& flags, Problems& problems) {
-  const bool calibrates = find(flags, "calibrate") != nullptr;
   const std::string preset = preset_asked(flags);
-  if (calibrates && preset != "cpu")
+  if (calibrates(flags) && preset != "cpu")
     problems.push_back(fmt::format("--calibrate: found --device-preset {}, allowed: cpu, or none", preset));
   for (const char* name : {"links", "devices-per-node"})
     if (preset == "cpu" && told(flags, name))
       problems.push_back(
-          fmt::format("--{}: found beside --device-preset cpu, which is this one machine, allowed: no "
-                      "such flag",
-                      name));
+          fmt::format("--{}: found beside --device-preset cpu, which is one machine, allowed: no such flag", name));
   if (preset != "cpu" && told(flags, "profile"))
     problems.emplace_back(
-        "--profile: found without a cpu to plan for, allowed: with --device-preset cpu or "
-        "--calibrate");
+        "--profile: found without a cpu to plan for, allowed: with --device-preset cpu or --calibrate");
   if (preset == "cpu") return {};  // read or measured when all else is right
   Cluster cluster = cluster_of(device_preset(preset));
   if (!told(flags, "device-preset"))
@@ -197,13 +192,14 @@ Question question_of(const Arguments& read, std::optional<Model>& model) {
   add_default(from_file, "precision", "bf16", "the defaults of plan");
   if (!told(flags, "global-batch-size") && !told(from_file, "global-batch-size"))
     problems.emplace_back("--global-batch-size: found none, allowed: sequences a step, over all devices");
-  if (const Setting* name = find(flags, "model"); name != nullptr && std::get<std::string>(name->value) == "synthetic")
-    problems.emplace_back("--model: found synthetic, whose blocks compute nothing, allowed: any other");
+  const Setting* name = find(told(flags, "model") ? flags : from_file, "model");
+  if (name != nullptr && std::get<std::string>(name->value) == "synthetic")
+    problems.push_back(
+        fmt::format("{}: found synthetic, whose blocks compute nothing, allowed: any other", name->where));
   request.fix = fix_of(from_file, flags, problems);
   question.config = resolve(of_run(from_file), of_run(flags), problems);
-  if (plans_for_this_machine(flags))
-    request.cluster =
-        this_machine(text_or(flags, "profile", usual_profile), find(flags, "calibrate") != nullptr, request.devices);
+  if (preset_asked(flags) == "cpu")
+    request.cluster = this_machine(text_or(flags, "profile", usual_profile), calibrates(flags), request.devices);
   request.memory_limit = bytes.value_or(
       static_cast<uint64_t>(static_cast<double>(request.cluster.device.memory_bytes) * usable_share_of_memory));
   question.model_flags = model_flags(question.config);

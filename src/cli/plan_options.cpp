@@ -1,33 +1,11 @@
 // The flags of `shardpipe plan` that are nothing of a run.
 #include "cli/calibrate.h"
-#include "cli/options.h"
+#include "cli/command_flags.h"
+#include "cli/plan_answer.h"
 #include "plan/hardware.h"
 
 namespace shardpipe::cli {
 namespace {
-
-Option flag(std::string group, Kind kind, std::string name, std::string help, std::string default_text) {
-  return {.name = std::move(name),
-          .opposite = "",
-          .group = std::move(group),
-          .kind = kind,
-          .help = std::move(help),
-          .default_text = std::move(default_text),
-          .choices = {},
-          .set = nullptr,
-          .get = nullptr};
-}
-
-Option text_of(Option option, std::string placeholder, std::string allowed) {
-  option.placeholder_text = std::move(placeholder);
-  option.allowed_text = std::move(allowed);
-  return option;
-}
-
-Option one_of(Option option, std::vector<std::string> choices) {
-  option.choices = std::move(choices);
-  return option;
-}
 
 std::vector<std::string> presets_and_cpu() {
   std::vector<std::string> names = device_presets();
@@ -39,7 +17,8 @@ std::vector<Option> make_plan_options() {
   return {
       flag("Devices", Kind::Integer, "devices", "how many there are: pp × dp of every layout",
            "none: it must be given"),
-      one_of(flag("Devices", Kind::Choice, "device-preset", "what each can do; --help lists figures and sources",
+      one_of(flag("Devices", Kind::Choice, "device-preset",
+                  "what each can do (figures: at the end of --help); cpu: this machine, from its profile",
                   "none: it must be given"),
              presets_and_cpu()),
       flag("Devices", Kind::Switch, "calibrate",
@@ -69,7 +48,7 @@ std::vector<Option> make_plan_options() {
       one_of(flag("Answer", Kind::Choice, "emit",
                   "print the first row, or that of --explain, in another trainer's settings; what it refuses is said",
                   "none"),
-             {"deepspeed", "megatron", "torchtitan"}),
+             frameworks()),
       flag("Answer", Kind::Switch, "json", "print JSON instead", "no"),
   };
 }

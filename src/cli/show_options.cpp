@@ -1,34 +1,11 @@
 // The flags of `shardpipe show`.
 #include <fmt/format.h>
 
-#include "cli/options.h"
+#include "cli/command_flags.h"
 #include "schedules/schedule.h"
 
 namespace shardpipe::cli {
 namespace {
-
-Option flag(std::string group, Kind kind, std::string name, std::string help, std::string default_text) {
-  return {.name = std::move(name),
-          .opposite = "",
-          .group = std::move(group),
-          .kind = kind,
-          .help = std::move(help),
-          .default_text = std::move(default_text),
-          .choices = {},
-          .set = nullptr,
-          .get = nullptr};
-}
-
-Option text_of(Option option, std::string placeholder, std::string allowed) {
-  option.placeholder_text = std::move(placeholder);
-  option.allowed_text = std::move(allowed);
-  return option;
-}
-
-Option one_of(Option option, std::vector<std::string> choices) {
-  option.choices = std::move(choices);
-  return option;
-}
 
 std::vector<Option> make_show_options() {
   const std::string schedules = fmt::format("{}", fmt::join(schedule_names(), ", "));

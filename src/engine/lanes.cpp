@@ -1,17 +1,13 @@
 #include "engine/lanes.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "program/text.h"
 
 namespace shardpipe {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 using Programs = std::span<const RankProgram* const>;
 

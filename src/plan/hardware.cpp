@@ -11,8 +11,8 @@
 namespace shardpipe {
 namespace {
 
-// Shares of an A100's 312 TFLOP/s by the size of the product, of 0.3 × 2.04 TB/s of memory … : Calculon's system file
-// (calculon-ai/calculon, systems/a100_80g.json). Between its steps the share grows with log(flops).
+// Shares of an A100's 312 TFLOP/s by the size of the product: Calculon's system file (calculon-ai/calculon,
+// systems/a100_80g.json). Between its steps the share grows with log(flops).
 std::vector<Efficiency> products_of_a100() { return {{0.25e9, 0.1}, {1e9, 0.6}, {16e9, 0.9}, {128e9, 0.97}}; }
 
 // A device that is `times` as fast needs products that are as much larger to be as busy: an assumption, where nobody
@@ -40,6 +40,7 @@ std::vector<Device> make_presets() {
                     .memory_bytes_per_second = 2039e9 * reached_of_memory,
                     .link = at(300e9, reached_of_nvlink, nvlink_seconds),
                     .host = at(32e9, reached_of_host, host_seconds),
+                    .network = "ib-200",
                     .source = "A100 SXM: NVIDIA's data sheet; shares that are reached: Calculon"};
   Device a100_40 = a100;
   a100_40.name = "a100-40g";
@@ -53,6 +54,7 @@ std::vector<Device> make_presets() {
                     .memory_bytes_per_second = 3350e9 * reached_of_memory,
                     .link = at(450e9, reached_of_nvlink, nvlink_seconds),
                     .host = at(64e9, reached_of_host, host_seconds),
+                    .network = "ib-400",
                     .source = "H100 SXM: NVIDIA's data sheet; shares that are reached: an A100's"};
   Device h200 = h100;
   h200.name = "h200";
@@ -103,9 +105,8 @@ Device device_preset(std::string_view name) {
 }
 
 Cluster cluster_of(Device device) {
-  const std::string network = device.name.starts_with("a100") ? "ib-200" : "ib-400";
   Cluster cluster{.device = std::move(device)};
-  set_links(cluster, network);
+  set_links(cluster, cluster.device.network);
   return cluster;
 }
 
@@ -138,6 +139,15 @@ double seconds_on(const Device& device, const Work& work, DType dtype) {
   return seconds;
 }
 
+BlockSeconds block_seconds_on(const Device& device, const Model& model, const Block& block, MicroBatchShape shape,
+                              Recompute recompute) {
+  const auto seconds = [&](const Work& work) { return seconds_on(device, work, shape.dtype); };
+  return {.forward = seconds(forward_work(model, block, shape)),
+          .backward_input = seconds(backward_input_work(model, block, shape)),
+          .backward_weight = seconds(backward_weight_work(model, block, shape)),
+          .recompute = seconds(recompute_work(model, block, shape, recompute))};
+}
+
 CostModel costs_on(const Cluster& cluster, const StepShape& shape, const Program& program) {
   const Device& device = cluster.device;
   const auto dp = static_cast<uint64_t>(shape.layout.dp), replicate = static_cast<uint64_t>(shape.layout.replicate);
@@ -154,18 +164,14 @@ CostModel costs_on(const Cluster& cluster, const StepShape& shape, const Program
                  .collective = cluster.between,
                  .per_node_seconds = cluster.per_node_seconds};
   const Model& model = *shape.model;
-  const auto seconds = [&](const Work& work) { return seconds_on(device, work, shape.micro_batch.dtype); };
   for (size_t b = 0; b < model.blocks.size(); ++b) {
     const Block& block = model.blocks[b];
     // Layers are alike, all but what they make again.
     const bool like_the_last = b > 0 && block.kind == BlockKind::Layer && model.blocks[b - 1].kind == block.kind &&
                                shape.recompute[b] == shape.recompute[b - 1];
-    costs.blocks.push_back(
-        like_the_last ? costs.blocks.back()
-                      : BlockSeconds{seconds(forward_work(model, block, shape.micro_batch)),
-                                     seconds(backward_input_work(model, block, shape.micro_batch)),
-                                     seconds(backward_weight_work(model, block, shape.micro_batch)),
-                                     seconds(recompute_work(model, block, shape.micro_batch, shape.recompute[b]))});
+    costs.blocks.push_back(like_the_last
+                               ? costs.blocks.back()
+                               : block_seconds_on(device, model, block, shape.micro_batch, shape.recompute[b]));
   }
   return costs;
 }

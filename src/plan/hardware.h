@@ -30,7 +30,8 @@ struct Device {
   BytesCost host{};                    // between a device and its host's memory
   // Where they were measured on their own; of no rate: the link's, and the memory's speed.
   BytesCost collective{}, update{};
-  std::string source{};  // of all these figures
+  std::string network{};  // the usual link of each to other nodes, as set_links() reads it
+  std::string source{};   // of all these figures
 
   double share_of_peak(double flops, DType dtype = DType::BFloat16) const;
   double peak(DType dtype) const { return dtype == DType::Float32 ? peak_flops_fp32 : peak_flops; }
@@ -58,6 +59,7 @@ void set_links(Cluster&, std::string_view names);
 // the memory's speed.
 CostModel costs_on(const Cluster&, const StepShape&, const Program&);
 double seconds_on(const Device&, const Work&, DType);
+BlockSeconds block_seconds_on(const Device&, const Model&, const Block&, MicroBatchShape, Recompute);
 
 // Operations that a step's model needs (3 forwards; nothing that is computed again) over those that the devices could
 // have done meanwhile.

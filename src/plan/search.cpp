@@ -150,11 +150,23 @@ std::vector<Layout> candidate_layouts(const PlanRequest& request, bool offload) 
   return asked_for;
 }
 
+namespace {
+
+// Without offload, then with it; one round where the question has fixed what is offloaded.
+std::vector<std::vector<Layout>> rounds_of(const PlanRequest& request) {
+  std::vector<std::vector<Layout>> rounds{candidate_layouts(request, false)};
+  std::vector<Layout> offloading = candidate_layouts(request, true);
+  if (offloading != rounds.front()) rounds.push_back(std::move(offloading));
+  return rounds;
+}
+
+}  // namespace
+
 std::vector<Layout> smallest_sketches(const PlanRequest& request, size_t count) {
   Sketcher sketcher(*request.model, request.cluster, request.optimizer_states_per_element);
   std::vector<Sketched> all;
-  for (const bool offload : {false, true})
-    for (const Layout& layout : candidate_layouts(request, offload)) all.push_back({layout, sketcher.sketch(layout)});
+  for (const std::vector<Layout>& round : rounds_of(request))
+    for (const Layout& layout : round) all.push_back({layout, sketcher.sketch(layout)});
   std::ranges::stable_sort(all, {}, [](const Sketched& s) { return s.sketch.bytes; });
   std::vector<Layout> smallest;
   for (size_t i = 0; i < std::min(count, all.size()); ++i) smallest.push_back(all[i].layout);
@@ -183,7 +195,6 @@ PricedLayout price(const PlanRequest& request, const SimulatedStep& step) {
   const auto tokens = static_cast<double>(layout.global_batch_size * request.model->config.seq_len);
   priced.tokens_per_second = tokens / figures.step_seconds;
   priced.utilisation = model_flops_utilisation(request.cluster, step.shape, figures.step_seconds);
-  priced.bubble = figures.bubble;
   const RankFigures& busiest = *std::ranges::max_element(figures.ranks, {}, &RankFigures::compute_seconds);
   priced.arithmetic = busiest.compute_seconds / figures.step_seconds;
   priced.exposed = busiest.exposed_seconds / figures.step_seconds;
@@ -202,8 +213,7 @@ PlanResult plan(const PlanRequest& request, const std::function<void(const PlanP
   const auto tell = [&] {
     if (progress) progress(now);
   };
-  for (const bool offload : {false, true}) {
-    const std::vector<Layout> layouts = candidate_layouts(request, offload);
+  for (const std::vector<Layout>& layouts : rounds_of(request)) {
     now.combinations += layouts.size();
     std::vector<Sketched> promising;
     Sketcher sketcher(*request.model, request.cluster, request.optimizer_states_per_element);

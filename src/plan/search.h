@@ -33,7 +33,6 @@ struct PricedLayout {
   // Of the rank that computes longest, shares of the step: blocks forwards and backwards; communication, and copies
   // from and to the store, that nothing hides; and the rest, bubble and update.
   double arithmetic = 0, exposed = 0, exposed_store = 0, idle = 0;
-  double bubble = 0;        // StepFigures
   uint64_t peak_bytes = 0;  // the largest arena, of training and of an evaluation
 };
 

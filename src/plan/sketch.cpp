@@ -10,10 +10,10 @@ namespace shardpipe {
 namespace {
 
 // A link's time for bytes that each of `members` neighbours sends, as costs_on prices it.
-double ring_seconds(const Cluster& cluster, double members, double stride, double bytes) {
+double ring_seconds(const Cluster& cluster, double members, double bytes) {
   if (members <= 1) return 0;
   const auto in_node = static_cast<double>(cluster.devices_in_node);
-  const double together = std::max(1.0, std::min(members, in_node / stride));
+  const double together = std::max(1.0, std::min(members, in_node));
   const double per_byte =
       together >= members ? cluster.device.link.seconds_per_byte
                           : std::max(cluster.device.link.seconds_per_byte, cluster.between.seconds_per_byte / together);
@@ -66,13 +66,9 @@ const std::vector<Sketcher::Block>& Sketcher::blocks_of(const Layout& layout) {
   std::vector<Block> blocks;
   for (size_t b = 0; b < model_.blocks.size(); ++b) {
     const shardpipe::Block& block = model_.blocks[b];
-    const auto seconds = [&](const Work& work) { return seconds_on(cluster_.device, work, shape.dtype); };
     const BlockBytes bytes = block_bytes(model_, block, shape, recompute[b]);
     Block& own = blocks.emplace_back();
-    own = {.forward = seconds(forward_work(model_, block, shape)),
-           .backward_input = seconds(backward_input_work(model_, block, shape)),
-           .backward_weight = seconds(backward_weight_work(model_, block, shape)),
-           .recompute = seconds(recompute_work(model_, block, shape, recompute[b])),
+    own = {.seconds = block_seconds_on(cluster_.device, model_, block, shape, recompute[b]),
            .saved = static_cast<double>(bytes.saved + activation_bytes(model_, shape)),
            .recomputed = static_cast<double>(bytes.recomputed),
            .between = static_cast<double>(bytes.between),
@@ -90,8 +86,8 @@ Sketch Sketcher::sketch(const Layout& layout) {
   const std::vector<Block>& blocks = blocks_of(layout);
   double forward = 0, again = 0;
   for (const Block& block : blocks) {
-    forward += block.forward;
-    again += block.recompute;
+    forward += block.seconds.forward;
+    again += block.seconds.recompute;
   }
   const Shape& shape = shape_of(layout, again / forward);
 
@@ -113,8 +109,9 @@ Sketch Sketcher::sketch(const Layout& layout) {
     RankSum& rank = ranks[shape.rank_of_chunk[chunk]];
     for (int64_t i = 0; i < stages->second[chunk]; ++i) {
       const Block& own = blocks[block++];
-      rank.backward += own.backward_input + own.backward_weight + own.recompute;
-      rank.seconds += own.forward + own.backward_input + own.backward_weight + own.recompute;
+      const double backward = own.seconds.backward_input + own.seconds.backward_weight + own.seconds.recompute;
+      rank.backward += backward;
+      rank.seconds += own.seconds.forward + backward;
       rank.saved += own.saved;
       rank.deferred += own.recomputed + own.between;
       rank.largest = std::max(rank.largest, own.recomputed + own.between + own.workspace);
@@ -149,13 +146,13 @@ Sketch Sketcher::sketch(const Layout& layout) {
     const double update = (states * 2 + elements * 4) * (1 / cluster_.device.memory_bytes_per_second) +
                           (offload.optimizer ? states * 2 * cluster_.device.host.seconds_per_byte : 0);
     const double times = layout.reduce_every == ReduceEvery::Micro ? micro_batches : 1;
-    const double reduce = times * ring_seconds(cluster_, dp, 1,
+    const double reduce = times * ring_seconds(cluster_, dp,
                                                elements * static_cast<double>(bytes_of(layout.reduce_dtype)) *
                                                    (kept.optimizer_sharded ? 1 : 2));
     const double gathers = kept.parameters_sharded  ? (layout.reshard_after_forward ? 2 * micro_batches : 1)
                            : kept.optimizer_sharded ? 1
                                                     : 0;
-    const double gather = gathers * ring_seconds(cluster_, group, 1, elements * of_parameter);
+    const double gather = gathers * ring_seconds(cluster_, group, elements * of_parameter);
     // What recurs with every micro-batch hides behind its arithmetic; what comes once, behind the last backward.
     const double hidden = times > 1 || kept.parameters_sharded ? rank.seconds * micro_batches : rank.backward;
     const double exposed = std::max(0.0, reduce + gather - hidden);

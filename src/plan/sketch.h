@@ -34,8 +34,8 @@ class Sketcher {
     std::vector<int> in_flight, deferred;
   };
   struct Block {
-    double forward = 0, backward_input = 0, backward_weight = 0, recompute = 0;  // seconds
-    double saved = 0, recomputed = 0, between = 0, workspace = 0;                // bytes
+    BlockSeconds seconds{};
+    double saved = 0, recomputed = 0, between = 0, workspace = 0;  // bytes
     double elements = 0, tied = 0;  // of its own parameters, and of those that another block has too
   };
   const Shape& shape_of(const Layout&, double recompute_share);

@@ -140,8 +140,13 @@ void RunFolder::append_metrics(std::string_view line) {
   }
 }
 
-void RunFolder::write_file_atomically(const std::string& name, std::string_view text) {
-  const fs::path file = path_ / name, temporary = path_ / (name + ".tmp");
+void RunFolder::write_file_atomically(const std::string& name, std::string_view text) const {
+  shardpipe::write_file_atomically(path_ / name, text);
+}
+
+void write_file_atomically(const fs::path& file, std::string_view text) {
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  const std::string temporary = file.string() + ".tmp";
   const int descriptor = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, file_mode);
   if (descriptor < 0) fail(file, "cannot be created", errno);
   int error = write_and_close(descriptor, text);
@@ -150,7 +155,7 @@ void RunFolder::write_file_atomically(const std::string& name, std::string_view 
     unlink(temporary.c_str());
     fail(file, "cannot be written", error);
   }
-  if (const int sync_error = sync_folder(path_)) fail(file, "cannot be made to last", sync_error);
+  if (const int sync_error = sync_folder(folder)) fail(file, "cannot be made to last", sync_error);
 }
 
 }  // namespace shardpipe

@@ -7,6 +7,10 @@
 
 namespace shardpipe {
 
+// The file has its old content or the new one, whole and on disk, whenever the process or the machine stops.
+// std::runtime_error with file and reason.
+void write_file_atomically(const std::filesystem::path& file, std::string_view text);
+
 // Used by one thread at a time.
 class RunFolder {
  public:
@@ -28,9 +32,8 @@ class RunFolder {
   // line of the file stays valid.
   void append_metrics(std::string_view line);
 
-  // The file has its old content or the new one, whole and on disk, whenever the process or the machine stops.
-  // std::runtime_error with file and reason.
-  void write_file_atomically(const std::string& name, std::string_view text);
+  // As below, of a file in the folder.
+  void write_file_atomically(const std::string& name, std::string_view text) const;
 
  private:
   std::filesystem::path path_;

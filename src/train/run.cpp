@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "data/sampler.h"
 #include "data/tokens.h"
@@ -25,10 +25,6 @@
 
 namespace shardpipe {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 double cpu_seconds() {
   rusage usage{};

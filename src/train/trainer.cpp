@@ -1,9 +1,9 @@
 #include "train/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "kernels/cpu/cross_entropy.h"
 #include "kernels/cpu/exact_sum.h"
@@ -11,10 +11,6 @@
 
 namespace shardpipe {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // What a rank leaves for the main thread, which reads it after all ranks have ended.
 struct RankRecord {

@@ -5,9 +5,9 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
+#include "support/temporary_folder.h"
 
 namespace shardpipe {
 namespace {
@@ -45,25 +45,17 @@ std::string refusal_of(const std::string& text) {
   return "accepted";
 }
 
-class Folder {
- public:
-  Folder() { std::filesystem::create_directories(path); }
-  ~Folder() { std::filesystem::remove_all(path); }
-  const std::filesystem::path path = std::filesystem::temp_directory_path() /
-                                     ("shardpipe_profile_" + std::to_string(reinterpret_cast<uintptr_t>(this)));
-};
-
 TEST(Profile, ReadsBackWhatItWrote) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string text = to_json(some_profile());
-  write_profile(some_profile(), folder.path / "p.json");
-  const Profile read = read_profile(folder.path / "p.json");
+  write_profile(some_profile(), folder.path() / "p.json");
+  const Profile read = read_profile(folder.path() / "p.json");
   EXPECT_EQ(to_json(read), text);
   EXPECT_EQ(read.processor, "Some \"9000\" CPU");
   EXPECT_EQ(read.device.peak_flops_fp32, 1.0e11 / 3);
   EXPECT_EQ(read.device.products, some_profile().device.products);
   EXPECT_EQ(read.device.products_fp32, some_profile().device.products_fp32);
-  EXPECT_FALSE(std::filesystem::exists(folder.path / "p.json.tmp"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "p.json.tmp"));
 }
 
 TEST(Profile, NamesFileKeyFoundAndAllowed) {
@@ -92,18 +84,18 @@ TEST(Profile, RefusesEveryTruncation) {
 }
 
 TEST(Profile, SaysWhatToDoWhereThereIsNone) {
-  const Folder folder;
+  const TemporaryFolder folder;
   try {
-    read_profile(folder.path / "none.json");
+    read_profile(folder.path() / "none.json");
     FAIL() << "accepted";
   } catch (const InputError& error) {
     EXPECT_THAT(error.what(), HasSubstr("run with --calibrate"));
   }
-  EXPECT_THROW(write_profile(some_profile(), folder.path / "missing" / "p.json"), InputError);
-  EXPECT_THROW(check_can_write_profile(folder.path / "missing" / "p.json"), InputError);
-  EXPECT_THROW(check_can_write_profile(folder.path), InputError);
-  check_can_write_profile(folder.path / "p.json");
-  EXPECT_TRUE(std::filesystem::is_empty(folder.path));
+  EXPECT_THROW(write_profile(some_profile(), folder.path() / "missing" / "p.json"), InputError);
+  EXPECT_THROW(check_can_write_profile(folder.path() / "missing" / "p.json"), InputError);
+  EXPECT_THROW(check_can_write_profile(folder.path()), InputError);
+  check_can_write_profile(folder.path() / "p.json");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 // What is robust on a machine that others use too: figures are there, in order, and a profile of them is accepted.

@@ -46,13 +46,9 @@ TEST(CommandLinePage, HasTheFlagsThatThereAre) {
 // Those of plan alone, as docs/plan.md has them.
 std::string table_of_plan_flags() {
   std::string text = "| Flag | Meaning | Default |\n|---|---|---|\n";
-  for (const Option& option : plan_options()) {
-    const std::string choices = placeholder(option) == "NAME" && !option.choices.empty()
-                                    ? fmt::format(": {}", fmt::join(option.choices, ", "))
-                                    : "";
-    text += fmt::format("| `{}` | {}{} | {} |\n", in_a_cell(spelling_of(option)), in_a_cell(option.help), choices,
+  for (const Option& option : plan_options())
+    text += fmt::format("| `{}` | {} | {} |\n", in_a_cell(spelling_of(option)), in_a_cell(meaning_of(option)),
                         in_a_cell(option.default_text));
-  }
   return text;
 }
 

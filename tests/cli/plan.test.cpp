@@ -197,6 +197,12 @@ TEST_F(Plan, ImpossibleRequestsAreRefused) {
     ASSERT_EQ(outcome.error_lines().size(), bad.lines.size()) << outcome.standard_error;
     for (size_t i = 0; i < bad.lines.size(); ++i) EXPECT_THAT(outcome.error_lines()[i], HasSubstr(bad.lines[i]));
   }
+  folder_.write("synthetic.toml", "model = \"synthetic\"\n");
+  const Outcome synthetic = run_binary(
+      {"plan", "--config", "synthetic.toml", "--devices", "8", "--device-preset", "h100", "--global-batch-size", "8"},
+      folder_.path());
+  EXPECT_EQ(synthetic.exit_code, 2);
+  EXPECT_THAT(synthetic.standard_error, HasSubstr("synthetic.toml:1: model: found synthetic"));
   const Outcome bare = run_binary({"plan"}, folder_.path());
   EXPECT_EQ(bare.exit_code, 2);
   for (const char* flag : {"--model: found none", "--devices: found none", "--device-preset: found none",
