@@ -6,11 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "schedules/timing.h"
+#include "support/csv.h"
 #include "test_paths.h"
 
 namespace shardpipe {
@@ -25,32 +24,19 @@ struct Row {
 };
 
 std::vector<Row> published_rows() {
-  std::ifstream file(std::string(TEST_DATA_DIR) + "/schedules/published/bubbles.csv");
-  std::vector<std::string> columns;
   std::vector<Row> rows;
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with('#')) continue;
-    std::vector<std::string> fields;
-    std::stringstream stream(line);
-    for (std::string field; std::getline(stream, field, ',');) fields.push_back(field);
-    if (columns.empty()) {
-      columns = fields;
-      continue;
-    }
-    fields.resize(columns.size());
-    std::map<std::string, std::string> row;
-    for (size_t i = 0; i < columns.size(); ++i) row[columns[i]] = fields[i];
-    const auto whole = [&](const char* name) { return static_cast<uint16_t>(std::stoi(row.at(name))); };
-    const auto time = [&](const char* name) { return std::stod(row.at(name)); };
-    rows.push_back({row.at("times_of") == "chunk",
-                    whole("p"),
-                    whole("m"),
-                    whole("v"),
-                    {time("forward"), time("backward_input"), time("backward_weight"), time("transfer")},
-                    {},
-                    fmt::format("{} p {} m {}", row.at("model"), row.at("p"), row.at("m"))});
+  for (const CsvRow& row : read_csv(std::string(TEST_DATA_DIR) + "/schedules/published/bubbles.csv")) {
+    const auto whole = [&](const char* name) { return static_cast<uint16_t>(row.whole(name)); };
+    rows.push_back(
+        {row.text("times_of") == "chunk",
+         whole("p"),
+         whole("m"),
+         whole("v"),
+         {row.number("forward"), row.number("backward_input"), row.number("backward_weight"), row.number("transfer")},
+         {},
+         fmt::format("{} p {} m {}", row.text("model"), row.text("p"), row.text("m"))});
     for (const char* schedule : {"1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"})
-      if (!row.at(schedule).empty()) rows.back().bubbles[schedule] = std::stod(row.at(schedule));
+      if (row.has(schedule)) rows.back().bubbles[schedule] = row.number(schedule);
   }
   return rows;
 }
