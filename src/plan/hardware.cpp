@@ -139,13 +139,55 @@ double seconds_on(const Device& device, const Work& work, DType dtype) {
   return seconds;
 }
 
+Cluster device_group(Cluster cluster, uint64_t tensor_parallel, bool sequence_parallel) {
+  check_invariant(tensor_parallel > 0 && cluster.devices_in_node % tensor_parallel == 0,
+                  "groups of {} do not fill nodes of {}", tensor_parallel, cluster.devices_in_node);
+  const auto t = static_cast<double>(tensor_parallel);
+  Device& device = cluster.device;
+  device.group_sum = {tensor_parallel > 1 ? device.link.fixed_seconds : 0,
+                      2 * (t - 1) / t * device.link.seconds_per_byte};
+  device.whole_times = sequence_parallel ? 1 : t;
+  device.peak_flops *= t;
+  device.peak_flops_fp32 *= t;
+  device.products = scaled(device.products, t);
+  device.products_fp32 = scaled(device.products_fp32, t);
+  device.memory_bytes *= tensor_parallel;
+  device.memory_bytes_per_second *= t;
+  for (BytesCost* cost : {&device.link, &device.host, &device.collective, &device.update, &cluster.between})
+    cost->seconds_per_byte /= t;
+  cluster.devices_in_node /= tensor_parallel;
+  return cluster;
+}
+
+namespace {
+
+// What a layer takes besides its work, where devices share its products or attention stores its scores.
+BlockSeconds layer_extra(const Device& device, const Model& model, MicroBatchShape shape, Recompute recompute) {
+  const auto activation = static_cast<double>(activation_bytes(model, shape));
+  const double sums = 2 * device.group_sum.seconds(activation);
+  const double again = activation * (device.whole_times - 1) / device.memory_bytes_per_second;
+  const double scores = device.score_bytes * static_cast<double>(shape.tokens() * shape.sequence * model.config.heads) /
+                        device.memory_bytes_per_second;
+  // Of [tokens, hidden], as in work.cpp: two norms and two residuals; forwards 6, backwards 8 and 4.
+  return {.forward = sums + 6 * again + scores,
+          .backward_input = sums + 8 * again + 2 * scores,
+          .backward_weight = 4 * again,
+          .recompute = recompute == Recompute::Full        ? sums + 6 * again + scores
+                       : recompute == Recompute::Selective ? scores
+                                                           : 0};
+}
+
+}  // namespace
+
 BlockSeconds block_seconds_on(const Device& device, const Model& model, const Block& block, MicroBatchShape shape,
                               Recompute recompute) {
   const auto seconds = [&](const Work& work) { return seconds_on(device, work, shape.dtype); };
-  return {.forward = seconds(forward_work(model, block, shape)),
-          .backward_input = seconds(backward_input_work(model, block, shape)),
-          .backward_weight = seconds(backward_weight_work(model, block, shape)),
-          .recompute = seconds(recompute_work(model, block, shape, recompute))};
+  const BlockSeconds extra =
+      block.kind == BlockKind::Layer ? layer_extra(device, model, shape, recompute) : BlockSeconds{};
+  return {.forward = seconds(forward_work(model, block, shape)) + extra.forward,
+          .backward_input = seconds(backward_input_work(model, block, shape)) + extra.backward_input,
+          .backward_weight = seconds(backward_weight_work(model, block, shape)) + extra.backward_weight,
+          .recompute = seconds(recompute_work(model, block, shape, recompute)) + extra.recompute};
 }
 
 CostModel costs_on(const Cluster& cluster, const StepShape& shape, const Program& program) {

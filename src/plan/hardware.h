@@ -30,6 +30,14 @@ struct Device {
   BytesCost host{};                    // between a device and its host's memory
   // Where they were measured on their own; of no rate: the link's, and the memory's speed.
   BytesCost collective{}, update{};
+  // Of t devices that share the products of every layer (device_group): each passes the bytes of norms and residuals
+  // itself, `whole_times` in all, and forwards and backwards end two sums of [tokens, hidden] each, which nothing
+  // hides.
+  double whole_times = 1;
+  BytesCost group_sum{};
+  // Where attention stores its scores: bytes that a forward passes for each of batch · heads · sequence²; backwards
+  // twice.
+  double score_bytes = 0;
   std::string network{};  // the usual link of each to other nodes, as set_links() reads it
   std::string source{};   // of all these figures
 
@@ -54,6 +62,13 @@ Cluster cluster_of(Device);
 // a second for each device), or one of each with a comma between. Empty: changes nothing. InputError with what is
 // allowed.
 void set_links(Cluster&, std::string_view names);
+
+// `tensor_parallel` neighbours of a node as one device (Shoeybi et al., arXiv:1909.08053): each multiplies its part of
+// every product of a layer, in which sums over a ring of the node's links take 2(t-1)/t of their bytes. Memory and its
+// speed add up; with sequence parallelism (Korthikanti et al., arXiv:2205.05198) so do norms and residuals, which else
+// each does alone. What goes to other nodes, or to another group, is divided among their links.
+// Requires 1 <= tensor_parallel, a divisor of devices_in_node.
+Cluster device_group(Cluster, uint64_t tensor_parallel, bool sequence_parallel);
 
 // What a program's actions take there. Products at the share of the peak that one of their size reaches, the rest at
 // the memory's speed.

@@ -111,6 +111,65 @@ TEST(SecondsOn, ABatchIsAsBusyAsOneProductOfItsSum) {
   EXPECT_NEAR(seconds_on(device, apart, DType::BFloat16) / seconds_on(device, one, DType::BFloat16), 9, 1e-9);
 }
 
+// Four devices that share every product take a quarter of the time for it, and two sums a pass of a layer more.
+TEST(DeviceGroup, DividesAllButTheSumsAndWhatEachDoesAlone) {
+  const Model model = make_model(model_preset("gpt2-124m"));
+  const Cluster one = cluster_of(device_preset("a100-80g"));
+  const Cluster split = device_group(one, 4, true), alone = device_group(one, 4, false);
+  const MicroBatchShape shape{2, 1024, DType::BFloat16};
+  const auto seconds = [&](const Cluster& cluster, size_t block) {
+    return block_seconds_on(cluster.device, model, model.blocks[block], shape, Recompute::Full);
+  };
+  const auto activation = static_cast<double>(activation_bytes(model, shape));
+  // Products of a quarter reach the share of their size: as one device's on a curve that is moved as far.
+  Cluster quarter = one;
+  for (Efficiency& point : quarter.device.products) point.flops *= 4;
+  const BlockSeconds whole = seconds(quarter, 1), in_group = seconds(split, 1);
+  const double sums = 2 * (one.device.link.fixed_seconds + 2 * 0.75 * activation * one.device.link.seconds_per_byte);
+  EXPECT_THAT(in_group.forward, DoubleEq(whole.forward / 4 + sums));
+  EXPECT_THAT(in_group.backward_input, DoubleEq(whole.backward_input / 4 + sums));
+  EXPECT_THAT(in_group.backward_weight, DoubleEq(whole.backward_weight / 4));
+  EXPECT_THAT(in_group.recompute, DoubleEq(whole.recompute / 4 + sums));
+  const double each = activation * 0.75 / one.device.memory_bytes_per_second;  // what a device no longer shares
+  EXPECT_NEAR(seconds(alone, 1).forward - in_group.forward, 6 * each, 1e-12);
+  EXPECT_NEAR(seconds(alone, 1).backward_input - in_group.backward_input, 8 * each, 1e-12);
+  EXPECT_NEAR(seconds(alone, 1).backward_weight - in_group.backward_weight, 4 * each, 1e-12);
+  EXPECT_THAT(seconds(split, model.blocks.size() - 1).forward,
+              DoubleEq(seconds(quarter, model.blocks.size() - 1).forward / 4));
+  EXPECT_EQ(split.device.memory_bytes, 4 * one.device.memory_bytes);
+  EXPECT_EQ(split.devices_in_node, 2u);
+  EXPECT_THAT(split.between.seconds_per_byte, DoubleEq(one.between.seconds_per_byte / 4));
+}
+
+TEST(DeviceGroup, OfOneIsTheDevice) {
+  const Model model = make_model(model_preset("llama-tiny"));
+  const Cluster one = cluster_of(device_preset("h100")), group = device_group(one, 1, false);
+  for (const Block& block : model.blocks)
+    for (const Recompute recompute : {Recompute::None, Recompute::Selective, Recompute::Full}) {
+      const MicroBatchShape shape{1, 64, DType::BFloat16};
+      const BlockSeconds a = block_seconds_on(one.device, model, block, shape, recompute),
+                         b = block_seconds_on(group.device, model, block, shape, recompute);
+      EXPECT_EQ(a.forward, b.forward);
+      EXPECT_EQ(a.backward_input, b.backward_input);
+      EXPECT_EQ(a.backward_weight, b.backward_weight);
+      EXPECT_EQ(a.recompute, b.recompute);
+    }
+}
+
+TEST(SecondsOn, ScoresThatAreStoredPassTheMemory) {
+  const Model model = make_model(model_preset("gpt2-tiny"));  // 4 heads, 64 tokens
+  Device device = device_preset("a100-80g");
+  const MicroBatchShape shape{3, 64, DType::BFloat16};
+  const auto seconds = [&] { return block_seconds_on(device, model, model.blocks[1], shape, Recompute::Selective); };
+  const BlockSeconds without = seconds();
+  device.score_bytes = 10;
+  const BlockSeconds with = seconds();
+  const double scores = 10.0 * 3 * 4 * 64 * 64 / device.memory_bytes_per_second;
+  EXPECT_NEAR(with.forward - without.forward, scores, 1e-15);
+  EXPECT_NEAR(with.backward_input - without.backward_input, 2 * scores, 1e-15);
+  EXPECT_NEAR(with.recompute - without.recompute, scores, 1e-15);
+}
+
 TEST(Utilisation, IsOneWhereDevicesDoNothingButTheModel) {
   const Model model = make_model(model_preset("gpt2-tiny"));
   Layout layout{.pp = 2, .dp = 4};
