@@ -1,7 +1,8 @@
 // Published step times against this program's: fits what each software reaches of its device on every third row of each
 // table, prints that (tests/plan/published/fitted.csv has it, to two digits), and every row with its error by the
 // committed figures.
-//   build/bench/bench_published [--fit]
+//   build/bench/bench_published [--fit | --rendezvous]
+// --rendezvous: sends that wait for their receives, as the executor's do.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,9 +24,9 @@ const std::string folder = std::string(TEST_DATA_DIR) + "/plan/published";
 struct Row {
   PublishedTime time;
   std::unique_ptr<PublishedStep> step{};
-  double seconds(const Reached& reached) {
+  double seconds(const Reached& reached, const ChannelModel& channels = PublishedStep::buffered) {
     if (!step) step = std::make_unique<PublishedStep>(time);
-    return step->seconds(reached, folder);
+    return step->seconds(reached, folder, channels);
   }
 };
 
@@ -121,6 +122,8 @@ int main(int argc, char** argv) {
       std::fflush(stdout);
       for (Row* row : of_fit) row->step.reset();
     }
+  const bool rendezvous = argc > 1 && std::strcmp(argv[1], "--rendezvous") == 0;
+  const ChannelModel channels = rendezvous ? executor_channels : PublishedStep::buffered;
   std::vector<double> errors;
   fmt::print("| table | row | published | predicted | error | |\n|---|---|--:|--:|--:|---|\n");
   for (Row& row : rows) {
@@ -131,7 +134,7 @@ int main(int argc, char** argv) {
     }
     const auto reached = std::ranges::find_if(
         all, [&](const Reached& r) { return r.software == time.software && r.device == time.device; });
-    const double seconds = row.seconds(*reached), error = seconds / time.seconds - 1;
+    const double seconds = row.seconds(*reached, channels), error = seconds / time.seconds - 1;
     row.step.reset();
     fmt::print("| {} | {} | {:.4g} s | {:.4g} s | {:+.1f} % | {} |\n", time.table, time.name, time.seconds, seconds,
                100 * error, time.fitted ? "fitted" : "");

@@ -25,7 +25,7 @@ TEST(DevicePresets, HaveTheFiguresOfTheDataSheets) {
     EXPECT_EQ(device.peak(DType::Float32), expected.peak_fp32);
     EXPECT_EQ(static_cast<double>(device.memory_bytes), expected.memory);
     EXPECT_LE(device.memory_bytes_per_second, expected.memory_rate) << "what is reached is at most what there is";
-    EXPECT_GE(device.memory_bytes_per_second, expected.memory_rate / 2);
+    EXPECT_GE(device.memory_bytes_per_second, expected.memory_rate / 8) << "by the bytes that work.h counts";
     EXPECT_GE(device.link.seconds_per_byte, 1 / expected.link_rate);
     EXPECT_LE(device.link.seconds_per_byte, 2 / expected.link_rate);
     EXPECT_FALSE(device.source.empty());

@@ -197,10 +197,10 @@ class PublishedStep {
  public:
   explicit PublishedStep(const PublishedTime& time)
       : time_(time), shape_(step_shape(time.model, time.layout, 2)), program_(compile(shape_)) {}
-  double seconds(const Reached& reached, const std::string& folder) const {
-    constexpr ChannelModel buffered{ChannelLanes::AsProgrammed, unlimited_capacity};
+  static constexpr ChannelModel buffered{ChannelLanes::AsProgrammed, unlimited_capacity};
+  double seconds(const Reached& reached, const std::string& folder, const ChannelModel& channels = buffered) const {
     const CostModel costs = costs_on(cluster_of(time_, reached, folder), shape_, program_);
-    return step_figures(program_, simulate(program_, costs, buffered)).step_seconds;
+    return step_figures(program_, simulate(program_, costs, channels)).step_seconds;
   }
 
  private:
