@@ -56,6 +56,25 @@ TEST(PublishedTimes, PresetsHaveTheDataSheets) {
   }
 }
 
+// The layer that all this is made of, by the figures of Megatron-LM on A100s.
+TEST(PublishedTimes, OneLayerOf22BTakesWhatTable4Says) {
+  PublishedTime time{.device = "a100-80g", .model = gpt_model(48, 6144, 64, 2048, 51200)};
+  time.tensor_parallel = 8;
+  for (const CsvRow& row : read_csv(folder + "/activations_table4.csv")) {
+    time.sequence_parallel = row.whole("sequence_parallel") == 1;
+    const Cluster group = cluster_of(time, read_reached(folder).front(), folder);
+    const Recompute recompute = recompute_of_blocks(row.text("recompute"), time.model)[1];
+    const BlockSeconds layer =
+        block_seconds_on(group.device, time.model, time.model.blocks[1], {4, 2048, DType::BFloat16}, recompute);
+    const double backward = layer.backward_input + layer.backward_weight + layer.recompute;
+    const auto misses = [&](double seconds, const char* column) {
+      return std::abs(1e3 * seconds / row.number(column) - 1) > 0.2;
+    };
+    EXPECT_FALSE(misses(layer.forward, "forward_ms")) << row.text("case") << " " << layer.forward;
+    EXPECT_EQ(misses(backward, "backward_ms"), row.text("misses") == "backward") << row.text("case") << " " << backward;
+  }
+}
+
 TEST(PublishedTimesSlow, AreMetButForThoseThatMissesNames) {
   std::map<std::string, std::string> named;
   for (const CsvRow& row : read_csv(folder + "/misses.csv")) named[row.text("name")] = row.text("reason");
